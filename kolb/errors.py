@@ -1,0 +1,100 @@
+"""Every error kolb raises, on one page.
+
+KolbError
+├── RecipeError             (ValueError)    a recipe, option or file that the user can mend
+│   └── CapabilityError                     the engine cannot do what the method needs
+├── BoundaryError                           something outside kolb broke; becomes an Episode's Failure
+│   ├── EnvironmentFailure                  reset, step or fork raised or answered nonsense
+│   ├── RewardError                         a grader raised, or gave NaN or the wrong type
+│   ├── SamplerError                        the engine or endpoint failed to answer
+│   └── DeadlineError                       any of them took too long
+├── TemplateError           (ValueError)    messages that a chat template cannot render
+├── StaleSamplerError                       a sampler used after its weights moved on
+├── PublishMismatchError                    what samples is not what was trained
+├── NonFiniteError                          a loss or gradient that is NaN or infinite
+├── TooManyFailuresError                    a larger share of episodes broke than the recipe allows
+└── RunDirectoryError                       a run directory that is missing, foreign or damaged
+
+A message says what was given, what was expected and what to do. To add an error, add it here and to the
+tree above; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class KolbError(Exception):
+    """Base of every error that kolb raises on purpose."""
+
+
+class RecipeError(KolbError, ValueError):
+    """A mistake in a recipe, an option or an input file, found before anything expensive starts."""
+
+
+class CapabilityError(RecipeError):
+    """A method or term needs something that the chosen engine does not provide."""
+
+
+class BoundaryError(KolbError):
+    """Something outside kolb failed while an Episode was being made. ``boundary`` names it."""
+
+    boundary = "outside"
+
+
+class EnvironmentFailure(BoundaryError):
+    """The environment raised, or returned something that is not a StepResult."""
+
+    boundary = "environment"
+
+
+class RewardError(BoundaryError):
+    """A reward function raised, or returned NaN, infinity or the wrong type."""
+
+    boundary = "reward"
+
+
+class SamplerError(BoundaryError):
+    """The engine or endpoint could not give a completion."""
+
+    boundary = "sampler"
+
+
+class DeadlineError(BoundaryError):
+    """A call across a boundary took longer than its deadline."""
+
+    boundary = "deadline"
+
+
+class TemplateError(KolbError, ValueError):
+    """Messages that the chat template cannot render, or a tokenizer without a template."""
+
+
+class StaleSamplerError(KolbError):
+    """A sampler handle was used after the weights it is bound to had moved on."""
+
+
+class PublishMismatchError(KolbError):
+    """After publication the sampler's logprobs differ from the learner's."""
+
+
+class NonFiniteError(KolbError):
+    """A loss or a gradient is NaN or infinite; the weights were left as they were."""
+
+
+class TooManyFailuresError(KolbError):
+    """More episodes broke than the recipe's share; the message holds the first traceback."""
+
+
+class RunDirectoryError(KolbError):
+    """A run directory that is missing, of another schema, or damaged."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint for a misspelt name: ``; did you mean 'steps'?``, or the list of known names."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known here: {', '.join(known)}" if known else ""
