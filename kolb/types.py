@@ -89,7 +89,7 @@ class Environment(Protocol):
         """Answers the agent's message. After ``terminated`` or ``truncated`` it must not be called."""
         ...
 
-    def fork(self) -> Environment:
+    async def fork(self) -> Environment:
         """An independent copy in the same state: stepping either leaves the other as it was."""
         ...
 

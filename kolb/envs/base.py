@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from kolb.types import Environment, Message, StepResult, Task
+from kolb.types import Environment, Task
 
 SPLITS = ("train", "dev", "test")
 
@@ -35,20 +35,3 @@ class EnvironmentSource(Protocol):
 
     def tasks(self, split: str) -> Sequence[Task]: ...
     def environment(self, task: Task) -> Environment: ...
-
-
-class Replayable:
-    """Gives ``fork`` to any deterministic environment: replay the messages on a fresh instance.
-
-    Subclasses implement ``fresh()`` (a new, un-reset instance of the same task) and call
-    ``remember(message, result)`` at the end of ``step``; ``reset`` calls ``remember(None, observation)``.
-    ``fork`` is synchronous in the protocol, so the replay happens at the fork's first use; an observation
-    that differs from the recorded one raises EnvironmentFailure there.
-    """
-
-    def __init__(self) -> None:
-        self.history: list[tuple[str | None, tuple[Message, ...]]] = []
-
-    def remember(self, message: str | None, result: StepResult | tuple[Message, ...]) -> None:
-        observation = result.observation if isinstance(result, StepResult) else result
-        self.history.append((message, observation))

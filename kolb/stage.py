@@ -1,0 +1,142 @@
+"""A Recipe as live objects: what the loop runs. ``kolb.recipe`` builds them from TOML; tests and
+notebooks build them by hand. Frozen, checked on construction, no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kolb.engines.base import LoraSpec, ModelSpec, OptimizerSpec
+from kolb.envs.base import SPLITS, EnvironmentSource
+from kolb.errors import RecipeError, nearest
+from kolb.types import Method, SamplingParams
+
+SCHEDULES = ("constant", "linear", "cosine")
+HISTORIES = ("all", "last")
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """A named policy: where its weights come from and how they are trained. ``frozen``: sampled only."""
+
+    model: ModelSpec
+    lora: LoraSpec | None = None
+    optimizer: OptimizerSpec = OptimizerSpec()
+    frozen: bool = False
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the loop tolerates from the world outside.
+
+    An episode that breaks is tried ``retries`` more times in a fresh world, then its group is dropped.
+    The run stops when more than ``max_failure_share`` of a step's episodes are broken, and after
+    ``max_bad_updates`` updates in a row with a loss or gradient that is not finite.
+    """
+
+    environment_timeout_s: float = 60.0
+    episode_timeout_s: float = 1800.0
+    retries: int = 1
+    max_failure_share: float = 0.5
+    max_bad_updates: int = 3
+    max_concurrent: int = 256
+    max_turns: int = 64
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How evaluation is done, in training and by ``kolb eval`` alike. ``every=0``: only at the end.
+
+    ``episodes`` tasks of ``split`` (0: all of them), ``samples`` attempts each. The seed fixes the tasks
+    and the sampling, so that two evaluations of the same weights give the same numbers.
+    """
+
+    every: int = 0
+    split: str = "test"
+    episodes: int = 100
+    samples: int = 1
+    seed: int = 1
+    temperature: float | None = None
+    """The stage's own temperature when None."""
+    top_p: float = 1.0
+    top_k: int = 0
+    at_start: bool = False
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A Method for ``steps`` steps on one environment, with the policies that learn.
+
+    ``roles`` maps each of the method's roles to a policy; ``learn`` lists the policies whose weights move.
+    Each step takes ``tasks_per_step`` tasks. The examples of a step are cut into ``updates_per_step``
+    optimiser steps, ``epochs`` times over. ``history``: ``all`` shows a role its whole conversation,
+    ``last`` only the system prompt and the newest messages (then every turn is a segment of its own).
+    """
+
+    name: str
+    method: Method
+    source: EnvironmentSource
+    steps: int
+    roles: Mapping[str, str]
+    learn: tuple[str, ...] = ()
+    environment: str = ""
+    terms: tuple[Any, ...] = ()
+    """Further terms beside the method's own."""
+    split: str = "train"
+    tasks_per_step: int = 8
+    updates_per_step: int = 1
+    epochs: int = 1
+    schedule: str = "constant"
+    warmup_steps: int = 0
+    learning_rate: float | None = None
+    """Overrides the optimiser's ``lr`` in this stage."""
+    sampling: SamplingParams = SamplingParams()
+    history: str = "all"
+    limits: Limits = Limits()
+    evaluation: Evaluation | None = None
+
+    def __post_init__(self) -> None:
+        for what, value, known in (
+            ("schedule", self.schedule, SCHEDULES),
+            ("history", self.history, HISTORIES),
+            ("split", self.split, SPLITS),
+        ):
+            if value not in known:
+                raise RecipeError(f"stage {self.name!r}: {what} = {value!r}{nearest(value, known)}")
+        for what in ("steps", "tasks_per_step", "updates_per_step", "epochs"):
+            if getattr(self, what) < 1:
+                raise RecipeError(f"stage {self.name!r}: {what} must be at least 1, not {getattr(self, what)}")
+        for role in self.method.roles:
+            if role not in self.roles:
+                raise RecipeError(f"stage {self.name!r}: no policy for role {role!r} of {self.method.name}; add it under [stages.roles]")
+
+    @property
+    def all_terms(self) -> tuple[Any, ...]:
+        return (*self.method.terms, *self.terms)
+
+
+@dataclass(frozen=True)
+class CheckpointSpec:
+    """A checkpoint every ``every`` steps and at the end of each stage; the last ``keep`` stay (0: all)."""
+
+    every: int = 10
+    keep: int = 2
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One experiment: engine, policies, stages. ``resolved`` is the recipe as plain data, defaults
+    filled in: it is written to the run directory, and reading it back gives the same Recipe."""
+
+    name: str
+    policies: Mapping[str, PolicySpec]
+    stages: tuple[Stage, ...]
+    engine: str = "torch_local"
+    engine_options: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    checkpoints: CheckpointSpec = CheckpointSpec()
+    trackers: tuple[str, ...] = ()
+    record_episodes: bool = True
+    resolved: Mapping[str, Any] = field(default_factory=dict)
