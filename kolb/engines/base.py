@@ -85,31 +85,37 @@ class Stats:
 
 @dataclass
 class Report:
-    """What one ``forward_backward`` saw: summed losses per term, summed metrics, counts."""
+    """What one ``forward_backward`` saw. ``metrics`` are name -> (sum, count), or (largest, 1) under a
+    name that ends in ``/max``, as in ``kolb.terms.base.TermResult``."""
 
     losses: dict[str, float] = field(default_factory=dict)
-    sums: dict[str, float] = field(default_factory=dict)
-    """``NAME`` and ``NAME/count``: a metric is their ratio over everything that was added."""
+    metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
     tokens: int = 0
     """Tokens that the model computed."""
     targets: int = 0
     """Tokens with weight in some stream."""
 
+    def record(self, metrics: Mapping[str, tuple[float, float]]) -> None:
+        for name, (value, count) in metrics.items():
+            if not count:
+                continue
+            have, counted = self.metrics.get(name, (0.0, 0.0))
+            if name.endswith("/max"):
+                self.metrics[name] = (max(have, value) if counted else value, 1.0)
+            else:
+                self.metrics[name] = (have + value, counted + count)
+
     def add(self, other: Report) -> Report:
-        for mine, theirs in ((self.losses, other.losses), (self.sums, other.sums)):
-            for key, value in theirs.items():
-                mine[key] = mine.get(key, 0.0) + value
+        for name, loss in other.losses.items():
+            self.losses[name] = self.losses.get(name, 0.0) + loss
+        self.record(other.metrics)
         self.tokens += other.tokens
         self.targets += other.targets
         return self
 
     def means(self) -> dict[str, float]:
         """Every metric as its sum over its count."""
-        return {
-            name: total / self.sums[f"{name}/count"]
-            for name, total in self.sums.items()
-            if not name.endswith("/count") and self.sums.get(f"{name}/count")
-        }
+        return {name: value / count for name, (value, count) in self.metrics.items()}
 
 
 class Template(Protocol):

@@ -9,17 +9,19 @@ are cut, so the gradient does not depend on accumulation, packing or the number 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kolb.errors import RecipeError, nearest
 from kolb.types import Example, Floats
 
 NORMALISATIONS = ("token-mean", "sequence-mean", "sequence-mean-token-sum", "constant")
+
+_PREFIX = "coefficients/"
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,11 @@ class TokenStats:
 
 @dataclass(frozen=True)
 class TermResult:
-    """``loss`` is a scalar sum. ``metrics`` are name -> (sum, count), detached."""
+    """``loss`` is a scalar sum. ``metrics`` are name -> (sum, count), detached.
+
+    Micro-batches add sums and counts. A name that ends in ``/max`` is (largest, 1) instead, and the
+    largest of all micro-batches is kept.
+    """
 
     loss: Tensor
     metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -58,6 +64,9 @@ class Term(Protocol):
     ``stream`` names the weights it reads; ``normalisation`` is one of NORMALISATIONS (``constant`` divides
     by ``constant``); ``needs`` lists statistics and engine capabilities beyond logprobs:
     ``stats:entropy``, ``stats:minp``, ``base`` (then ``extras["ref_logprobs"]`` is there).
+
+    A term may also have ``reads``: what every example with weight in its stream must bring along, as
+    ``advantages`` or as a name in ``Example.extras``. ``prepare`` checks it.
     """
 
     @property
@@ -69,3 +78,137 @@ class Term(Protocol):
     @property
     def normalisation(self) -> str: ...
     def __call__(self, stats: TokenStats) -> TermResult: ...
+
+
+def check_terms(terms: Sequence[Term]) -> None:
+    """Raises RecipeError unless the terms can be added up: distinct names, known normalisations."""
+    names = [term.name for term in terms]
+    for term in terms:
+        if names.count(term.name) > 1:
+            raise RecipeError(
+                f"two terms are called {term.name!r}, and losses and coefficients are kept by name; "
+                "give one of them another `name`"
+            )
+        if term.normalisation not in NORMALISATIONS:
+            hint = nearest(term.normalisation, NORMALISATIONS)
+            raise RecipeError(f"{term.name}: normalisation = {term.normalisation!r}{hint}")
+        if term.normalisation == "constant" and not _constant(term) > 0:
+            raise RecipeError(
+                f"{term.name}: constant = {_constant(term)}; it divides, so it is above 0"
+            )
+
+
+def coefficients(term: Term, examples: Sequence[Example]) -> list[Floats]:
+    """What each token's loss is multiplied by, [N] per example, were ``examples`` the whole optimiser step.
+
+    A sequence is all examples that share ``Example.sequence``; an empty name is a sequence by itself.
+    Sequences without weight in the term's stream are not counted. ``w`` is a token's weight there:
+
+    ==========================  ==========================================================
+    ``token-mean``              ``w`` / sum of all weights
+    ``sequence-mean``           ``w`` / sum of weights of its sequence / number of sequences
+    ``sequence-mean-token-sum`` ``w`` / number of sequences
+    ``constant``                ``w`` / ``term.constant``
+    ==========================  ==========================================================
+
+    Where there is nothing to divide by, every coefficient is 0.
+    """
+    weights = [_weights(term, example) for example in examples]
+    names = [example.sequence or index for index, example in enumerate(examples)]
+    sums: dict[str | int, float] = {}
+    for name, w in zip(names, weights, strict=True):
+        if total := float(w.sum()):
+            sums[name] = sums.get(name, 0.0) + total
+    match term.normalisation:
+        case "token-mean":
+            denominators = [sum(sums.values())] * len(weights)
+        case "sequence-mean":
+            denominators = [sums.get(name, 0.0) * len(sums) for name in names]
+        case "sequence-mean-token-sum":
+            denominators = [float(len(sums))] * len(weights)
+        case _:
+            denominators = [_constant(term)] * len(weights)
+    return [
+        (w / d if d else np.zeros_like(w)).astype(np.float32)
+        for w, d in zip(weights, denominators, strict=True)
+    ]
+
+
+def prepare(terms: Sequence[Term], examples: Sequence[Example]) -> list[dict[str, Floats]]:
+    """For each example its coefficients under each term's name: what an engine multiplies by.
+
+    They come from ``pin`` where the examples went through it, else ``examples`` are taken as the whole
+    optimiser step. Raises RecipeError when only some were pinned, or when something a term reads is
+    missing.
+    """
+    check_terms(terms)
+    prepared: list[dict[str, Floats]] = [{} for _ in examples]
+    for term in terms:
+        _check_reads(term, examples)
+        pinned = [example.extras.get(_PREFIX + term.name) for example in examples]
+        found = [c for c in pinned if c is not None]
+        if found and len(found) < len(examples):
+            raise RecipeError(
+                f"{term.name}: {len(found)} of {len(examples)} examples carry coefficients from `pin`, "
+                "the others do not; pin all examples of one optimiser step together"
+            )
+        for mine, c in zip(prepared, found or coefficients(term, examples), strict=True):
+            mine[term.name] = c
+    return prepared
+
+
+def pin(terms: Sequence[Term], examples: Sequence[Example]) -> list[Example]:
+    """The examples of one whole optimiser step, each carrying its coefficients in ``extras``.
+
+    After this they may be cut, packed, shuffled and sent to several ``forward_backward`` calls or
+    processes: ``prepare`` finds the numbers of the whole step again. Pin afresh for every optimiser step.
+    Anything else that a term must know about all examples of a step at once (the quantile of a gate,
+    say) belongs in ``extras`` in the same way, at the same moment.
+    """
+    bare = [
+        replace(e, extras={k: v for k, v in e.extras.items() if not k.startswith(_PREFIX)})
+        for e in examples
+    ]
+    return [
+        e.with_extras(**{_PREFIX + name: c for name, c in mine.items()})
+        for e, mine in zip(bare, prepare(terms, bare), strict=True)
+    ]
+
+
+def mean_of(values: Tensor, stats: TokenStats) -> tuple[float, float]:
+    """A metric: the sum of ``values`` over the tokens that count, and how many those are."""
+    counts = stats.coefficients != 0
+    return float(values.detach()[counts].double().sum()), float(counts.sum())
+
+
+def max_of(values: Tensor, stats: TokenStats) -> tuple[float, float]:
+    """A ``/max`` metric: the largest of ``values`` over the tokens that count; 0 where there are none."""
+    counted = values.detach()[stats.coefficients != 0]
+    return (float(counted.max()), 1.0) if len(counted) else (0.0, 0.0)
+
+
+def _constant(term: Term) -> float:
+    return float(getattr(term, "constant", 1.0))
+
+
+def _weights(term: Term, example: Example) -> NDArray[np.float64]:
+    """The example's weights in the term's stream, zeros where it has none; checked."""
+    n = len(example.target_ids)
+    weights = np.asarray(example.weights.get(term.stream, np.zeros(n)), np.float64)
+    if weights.shape != (n,) or not np.all(weights >= 0) or not np.all(np.isfinite(weights)):
+        raise ValueError(
+            f"weights {weights} in stream {term.stream!r} of an example with {n} targets; give one "
+            "finite number of 0 or more for each target"
+        )
+    return weights
+
+
+def _check_reads(term: Term, examples: Sequence[Example]) -> None:
+    for number, example in enumerate(examples):
+        present = {*example.extras, *(("advantages",) if example.advantages is not None else ())}
+        missing = set(getattr(term, "reads", ())) - present
+        if missing and np.any(example.weights.get(term.stream, 0)):
+            raise RecipeError(
+                f"{term.name} reads {', '.join(sorted(missing))}, which example {number} (policy "
+                f"{example.policy!r}, stream {term.stream!r}) lacks; give it there, or leave the term out"
+            )

@@ -1,0 +1,49 @@
+# `make quickstart` builds a small agent from nothing; `make test` checks everything. Both work on a fresh machine.
+PYTHON ?= python3
+PIP_FLAGS ?=
+PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_FLAGS)
+PYTEST = OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2
+
+.PHONY: help install quickstart test test-fast lint format bench clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("kolb needs Python 3.11 or newer; say which: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+
+.venv/.installed: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) -e '.[gym,plot]'
+	@touch $@
+
+.venv/.installed-dev: .venv/.installed
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+install: .venv/.installed  ## kolb and what it needs, in .venv (PIP_FLAGS go to pip)
+
+quickstart: .venv/.installed  ## a small agent from nothing, in about three minutes
+	.venv/bin/kolb run recipes/quickstart.toml
+
+test: .venv/.installed-dev  ## every test
+	$(PYTEST)
+
+test-fast: .venv/.installed-dev  ## every test that is not slow
+	$(PYTEST) -m 'not slow'
+
+lint: .venv/.installed-dev  ## style, format, types
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/pyright
+
+format: .venv/.installed-dev  ## let ruff rewrite what it can
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+bench: .venv/.installed-dev  ## the engine against plain transformers
+	.venv/bin/python benchmarks/engine.py
+
+clean:  ## removes .venv and caches, keeps runs/
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,204 @@
+"""Where code that is not kolb's runs: deadlines around it, its answers checked, its errors named.
+
+Everything here turns trouble outside into one BoundaryError with the cause kept. Nothing else in kolb
+catches ``Exception`` around user code. KeyboardInterrupt, SystemExit and cancellation pass through, and so
+does every KolbError: a RecipeError raised by an environment is still a RecipeError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Awaitable, Coroutine, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from numbers import Real
+from typing import Any, TypeVar
+
+import numpy as np
+
+from kolb.errors import BoundaryError, DeadlineError, EnvironmentFailure, KolbError, RewardError
+from kolb.types import Failure, Message, Status, StepResult
+
+T = TypeVar("T")
+
+STATUSES: Mapping[str, Status] = {
+    "environment": Status.ENV_ERROR,
+    "reward": Status.REWARD_ERROR,
+    "sampler": Status.SAMPLER_ERROR,
+    "deadline": Status.TIMEOUT,
+}
+"""The status of an Episode, by the boundary that broke."""
+
+
+class _SliceOverrun(BaseException):
+    """Interrupts synchronous code. No Exception, so that ``except Exception`` there does not eat it."""
+
+
+@contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    """Interrupts the code inside after ``seconds``, where that is possible: on the main thread of a
+    Unix process, in code that returns to the interpreter now and then. Elsewhere it does nothing.
+    Whoever used the alarm clock before (a test runner, say) gets it back with its time left.
+    """
+    on_main = threading.current_thread() is threading.main_thread()
+    if not on_main or not hasattr(signal, "setitimer"):
+        yield
+        return
+    is_armed = True
+
+    def ring(*_: object) -> None:
+        if is_armed:
+            raise _SliceOverrun
+
+    started = time.monotonic()
+    handler = signal.signal(signal.SIGALRM, ring)
+    # Rings again every second: a bare `except:` inside a loop eats the first one, not all of them.
+    delay, interval = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        is_armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        if delay:
+            left = max(delay - (time.monotonic() - started), 1e-3)
+            signal.setitimer(signal.ITIMER_REAL, left, interval)
+
+
+class _Slices(Awaitable[T]):
+    """Drives a coroutine as ``await`` would, with an alarm around each of its synchronous slices.
+
+    It stays in the caller's task: no new task, so the order in which things happen does not change.
+    A second cancellation abandons a coroutine that swallowed the first.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], seconds: float) -> None:
+        self._coroutine = coroutine
+        self._seconds = seconds
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        answer: Any = None
+        error: BaseException | None = None
+        cancellations = 0
+        while True:
+            try:
+                with _alarm(self._seconds):
+                    if error is None:
+                        waits_for = self._coroutine.send(answer)
+                    else:
+                        waits_for = self._coroutine.throw(error)
+            except StopIteration as stop:
+                return stop.value
+            try:
+                answer, error = (yield waits_for), None
+            except GeneratorExit:
+                self._coroutine.close()
+                raise
+            except BaseException as raised:
+                error = raised
+                cancellations += isinstance(raised, asyncio.CancelledError)
+                if cancellations > 1:
+                    self._coroutine.close()
+                    raise
+
+
+async def guard(coroutine: Coroutine[Any, Any, T], *, what: str, seconds: float) -> T:
+    """The result of user code, within ``seconds``.
+
+    Each synchronous stretch of it is interrupted after ``seconds`` (main thread of a Unix process only),
+    and the whole of it when it has been waiting for so long (everywhere). Raises DeadlineError then,
+    EnvironmentFailure for anything that it raised, and lets KolbErrors through. ``what`` names it.
+    """
+    deadline = asyncio.timeout(seconds)
+    try:
+        async with deadline:
+            return await _Slices(coroutine, seconds)
+    except KolbError:
+        raise
+    except _SliceOverrun as error:
+        raise _too_late(what, seconds) from error
+    except TimeoutError as error:
+        if deadline.expired():
+            raise _too_late(what, seconds) from error
+        raise EnvironmentFailure(f"{what} raised TimeoutError: {error}") from error
+    except Exception as error:
+        raise EnvironmentFailure(f"{what} raised {type(error).__name__}: {error}") from error
+
+
+def _too_late(what: str, seconds: float) -> DeadlineError:
+    return DeadlineError(
+        f"{what} took longer than {seconds:g} s; make it faster, or raise environment_timeout_s"
+    )
+
+
+def as_failure(error: BoundaryError) -> tuple[Status, Failure]:
+    """What broke, as data: the Episode's status and its Failure with the whole traceback."""
+    text = "".join(traceback.format_exception(error))
+    return STATUSES[error.boundary], Failure(error.boundary, str(error), text)
+
+
+# ------------------------------------------------------------------------------ answers, checked
+
+
+def checked_messages(value: Any, what: str) -> tuple[Message, ...]:
+    """``value`` if it is a sequence of chat messages, else EnvironmentFailure."""
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        messages = tuple(value)
+        if all(isinstance(m, Mapping) and isinstance(m.get("role"), str) for m in messages):
+            return messages
+    raise EnvironmentFailure(
+        f"{what} must give a tuple of messages like "
+        f'{{"role": "user", "content": "..."}}, not {_shown(value)}'
+    )
+
+
+def checked_number(value: Any, what: str) -> float | None:
+    """``value`` as a finite float, or None where the grader abstains; else RewardError."""
+    if value is None:
+        return None
+    if not isinstance(value, Real | np.bool_):
+        raise RewardError(
+            f"{what} must be a finite number, or None to abstain, not {_shown(value)}; "
+            "a tensor or array of one number becomes one by .item()"
+        )
+    number = float(value)
+    if not math.isfinite(number):
+        raise RewardError(f"{what} is {number}; a reward is a finite number, or None to abstain")
+    return number
+
+
+def checked_step(result: Any, what: str) -> StepResult:
+    """A StepResult with every field of its declared type, else EnvironmentFailure or RewardError."""
+    if not isinstance(result, StepResult):
+        raise EnvironmentFailure(f"{what} must give a StepResult, not {_shown(result)}")
+    for flag in ("terminated", "truncated"):
+        if not isinstance(getattr(result, flag), bool | np.bool_):
+            raise EnvironmentFailure(
+                f"{what}: {flag} must be True or False, not {_shown(getattr(result, flag))}"
+            )
+    if not isinstance(result.feedback, str):
+        raise EnvironmentFailure(f"{what}: feedback must be text, not {_shown(result.feedback)}")
+    if not isinstance(result.scores, Mapping) or not isinstance(result.info, Mapping):
+        raise EnvironmentFailure(f"{what}: scores and info must be mappings")
+    scores = {
+        name: checked_number(value, f"{what}: score {name!r}")
+        for name, value in result.scores.items()
+    }
+    return replace(
+        result,
+        observation=checked_messages(result.observation, f"{what}: observation"),
+        reward=checked_number(result.reward, f"{what}: reward"),
+        terminated=bool(result.terminated),
+        truncated=bool(result.truncated),
+        scores={name: value for name, value in scores.items() if value is not None},
+    )
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}"

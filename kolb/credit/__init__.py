@@ -1,0 +1,1 @@
+"""Group-level maths in plain Python floats, and trajectories turned into training examples."""

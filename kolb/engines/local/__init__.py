@@ -1,0 +1,1 @@
+"""The parts of the in-process engine: model, attention, head, learner, sampler."""

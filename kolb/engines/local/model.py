@@ -1,0 +1,286 @@
+"""One transformers causal LM in memory: loading, building, adapters, and logprobs of given tokens.
+
+A model is ``fast`` when a probe at opening finds that the flat, prompt-sharing attention and the fused head
+give what a plain padded forward gives; otherwise the plain path is taken, and said once.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from kolb.chat.batching import FlatBatch, pack, weighted_targets
+from kolb.chat.templates import ChatTemplate
+from kolb.engines.base import LoraSpec, ModelSpec
+from kolb.engines.local import attention
+from kolb.engines.local.head import HeadStats, token_stats
+from kolb.errors import RecipeError
+from kolb.types import Example
+
+log = logging.getLogger("kolb.engine")
+
+PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.15}
+"""Largest logprob difference between the fast and the plain path that still counts as the same model."""
+
+
+class LocalModel:
+    """The weights, the template and the adapters on them. ``adapter`` is None for the plain weights."""
+
+    def __init__(self, spec: ModelSpec, *, device: torch.device, compute: torch.dtype, checkpointing: bool = False, fast: bool = True) -> None:
+        self.device, self.compute = device, compute
+        attention.register()
+        self.hf, tokenizer = _load(spec) if spec.base else _build(spec)
+        self.template = ChatTemplate(tokenizer, template=spec.template or None, extra_end_ids=_end_ids(self.hf))
+        self.tokenizer = tokenizer
+        self.hf.to(device)
+        _silence_dropout(self.hf)
+        self.hf.eval()
+        if checkpointing:
+            self.hf.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            self.hf.train()  # without dropout this only lets checkpointing act
+        self.adapters: list[str] = []
+        self._adapter: str | None = None
+        self.head: nn.Module = self.hf.get_output_embeddings()
+        self.is_fast = self.has_fused_head = fast
+        if fast:
+            self._probe()
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.hf.get_input_embeddings().weight.shape[0])
+
+    @property
+    def context_length(self) -> int:
+        config = self.hf.config.get_text_config()
+        return int(getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 2**20)
+
+    # ------------------------------------------------------------------------------------ adapters
+
+    def add_adapter(self, name: str, lora: LoraSpec) -> None:
+        from peft import LoraConfig
+
+        targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
+        config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM")
+        self.hf.add_adapter(config, adapter_name=name)
+        self.hf.to(self.device)
+        self.adapters.append(name)
+        self._adapter = name
+
+    def use(self, adapter: str | None) -> None:
+        """Makes ``adapter`` (None: the plain weights) the one that the next forward sees."""
+        if not self.adapters or adapter == self._adapter:
+            return
+        if adapter is None:
+            self.hf.disable_adapters()
+        else:
+            if self._adapter is None:
+                self.hf.enable_adapters()
+            self.hf.set_adapter(adapter)
+        self._adapter = adapter
+
+    def trainable(self, adapter: str | None) -> dict[str, nn.Parameter]:
+        """The parameters that a policy owns, by name: one adapter's, or all of a model without adapters."""
+        if adapter is None:
+            return dict(self.hf.named_parameters())
+        return {n: p for n, p in self.hf.named_parameters() if f".{adapter}." in n}
+
+    # ----------------------------------------------------------------------------------- evaluation
+
+    def autocast(self) -> Any:
+        if self.compute is torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.compute)
+
+    def hidden(self, ids: Tensor, positions: Tensor, plan: attention.Plan) -> Tensor:
+        """Last hidden states [B, T, D] of ``ids``, ``positions`` [B, T] under an attention plan."""
+        with attention.use_plan(plan), self.autocast():
+            return self.hf.base_model(input_ids=ids, position_ids=positions, use_cache=False).last_hidden_state
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """float32 logits [N, V] of ``hidden`` [N, D]; only where ``has_fused_head``."""
+        with self.autocast():
+            return self.head(hidden).float()
+
+    def stats(self, examples: Sequence[Example], *, temperature: float = 1.0, entropy: bool = False, minp: float | None = None) -> tuple[FlatBatch, HeadStats]:
+        """HeadStats for every weighted target of ``examples``, in the order of the batch. Under ``grad``
+        the caller must run the backward inside ``keep_plan`` when layers are checkpointed."""
+        batch = pack(examples, self.device)
+        asked: dict[str, Any] = {"temperature": temperature, "entropy": entropy, "minp": minp}
+        if not self.is_fast:
+            return batch, _stats_from_logits(self._padded_logits(examples, batch), batch.targets, **asked)
+        plan = attention.FlatPlan(batch)
+        if not self.has_fused_head:
+            with attention.use_plan(plan), self.autocast():
+                out = self.hf(input_ids=batch.ids[None], position_ids=batch.positions[None], use_cache=False, logits_to_keep=batch.source)
+            return batch, _stats_from_logits(out.logits[0], batch.targets, **asked)
+        states = self.hidden(batch.ids[None], batch.positions[None], plan)[0][batch.source]
+        return batch, token_stats(states, self.head.weight, getattr(self.head, "bias", None), batch.targets, **asked)
+
+    @contextmanager
+    def keep_plan(self, batch: FlatBatch) -> Iterator[None]:
+        """Checkpointed layers run again in the backward and must find the same plan."""
+        with attention.use_plan(attention.FlatPlan(batch)) if self.is_fast else nullcontext():
+            yield
+
+    def _padded_logits(self, examples: Sequence[Example], batch: FlatBatch) -> Tensor:
+        """The plain path: one padded row per example, logits everywhere, then the targets' rows [N, V]."""
+        rows = [np.concatenate([e.prompt_ids, e.target_ids]).astype(np.int64) for e in examples]
+        longest = max(map(len, rows))
+        ids = torch.zeros(len(rows), longest, dtype=torch.long)
+        mask = torch.zeros(len(rows), longest, dtype=torch.long)
+        for i, row in enumerate(rows):
+            ids[i, : len(row)] = torch.from_numpy(row)
+            mask[i, : len(row)] = 1
+        with self.plain_attention(), self.autocast():
+            logits = self.hf(input_ids=ids.to(self.device), attention_mask=mask.to(self.device), use_cache=False).logits
+        starts = np.array([len(e.prompt_ids) for e in examples])
+        column = starts[batch.example] + batch.offset - 1
+        return logits[torch.as_tensor(batch.example, device=self.device), torch.as_tensor(column, device=self.device)]
+
+    @contextmanager
+    def plain_attention(self) -> Iterator[None]:
+        """transformers' own attention inside: sdpa where the architecture has it, else eager."""
+        config = self.hf.config
+        before = config._attn_implementation
+        self.hf.set_attn_implementation("sdpa" if getattr(self.hf, "_supports_sdpa", False) else "eager")
+        try:
+            yield
+        finally:
+            self.hf.set_attn_implementation(before)
+
+    # ---------------------------------------------------------------------------------------- probe
+
+    @torch.no_grad()
+    def _probe(self) -> None:
+        """Decides between the fast and the plain path on a few random tokens with a shared prompt."""
+        examples = _probe_examples(self.vocabulary, self.context_length)
+        batch = pack(examples, self.device)
+        plain = _stats_from_logits(self._padded_logits(examples, batch), batch.targets, temperature=1.0).logprobs
+        tolerance = PROBE_TOLERANCE[self.compute]
+        reasons = []
+        for fused in (True, False):
+            self.has_fused_head = fused
+            try:
+                fast = self.stats(examples)[1].logprobs
+            except (ValueError, TypeError, AttributeError, KeyError, RuntimeError) as error:
+                reasons.append(str(error).splitlines()[0])
+                continue
+            difference = float((fast - plain).abs().max())
+            if difference <= tolerance:
+                if not fused:
+                    log.warning("%s: logits are more than a matrix product here, so the fused head is not used (%s)", type(self.hf).__name__, reasons[0])
+                return
+            reasons.append(f"logprobs differ by {difference:.2g}")
+        self.is_fast = False
+        log.warning("%s: no fast path (%s); the plain padded path is used, which is slower", type(self.hf).__name__, "; ".join(reasons))
+
+
+def _probe_examples(vocabulary: int, context: int) -> list[Example]:
+    """Two continuations of one prompt and a longer lone sequence, seeded."""
+    rng = np.random.default_rng(0)
+    size = max(4, min(24, context // 2))
+
+    def example(prompt: np.ndarray, n: int) -> Example:
+        targets = rng.integers(0, vocabulary, n).astype(np.int32)
+        return Example("probe", prompt, targets, {"probe": np.ones(n, np.float32)})
+
+    shared = rng.integers(0, vocabulary, size // 2).astype(np.int32)
+    alone = rng.integers(0, vocabulary, size - 2).astype(np.int32)
+    return [example(shared, size // 2), example(alone, 2), example(shared, size // 3)]
+
+
+def _stats_from_logits(logits: Tensor, targets: Tensor, *, temperature: float, entropy: bool = False, minp: float | None = None) -> HeadStats:
+    """The same statistics from logits [N, V], by definition; the reference for the fused head."""
+    logp = torch.log_softmax(logits.float() / temperature, -1)
+    top = logp.max(-1).values.detach()
+    mass = None
+    if minp is not None:
+        kept = logp.detach() >= (top + (np.log(minp) if minp > 0 else -np.inf))[:, None] - 1e-6
+        mass = torch.where(kept, logp.detach(), torch.full_like(logp, -torch.inf)).logsumexp(-1)
+    return HeadStats(
+        logprobs=logp.gather(1, targets[:, None])[:, 0],
+        entropy=-(logp.exp() * logp).sum(-1) if entropy else None,
+        max_logprob=top if minp is not None else None,
+        minp_logmass=mass,
+    )
+
+
+def clone_frozen(model: LocalModel) -> LocalModel:
+    """A copy whose weights never move: the reference of a fully trained policy."""
+    twin = copy.copy(model)
+    twin.hf = copy.deepcopy(model.hf).requires_grad_(False)
+    twin.head = twin.hf.get_output_embeddings()
+    return twin
+
+
+def _load(spec: ModelSpec) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from kolb.models.fetch import resolve
+
+    where = resolve(spec.base)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(resolve(spec.tokenizer) if spec.tokenizer else where)
+        model = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, attn_implementation="eager")
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"cannot open base = {spec.base!r} as a causal language model: {str(error).splitlines()[0]}") from error
+    model.set_attn_implementation(attention.IMPLEMENTATION)
+    return model, tokenizer
+
+
+def _build(spec: ModelSpec) -> tuple[Any, Any]:
+    """Random weights from a config; the vocabulary and the special ids follow the tokenizer."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    from kolb.models.fetch import resolve
+
+    if not spec.build or not spec.tokenizer:
+        raise RecipeError("a policy needs `base`, or `build` (with model_type) together with `tokenizer`")
+    tokenizer = AutoTokenizer.from_pretrained(resolve(spec.tokenizer))
+    options = {"vocab_size": len(tokenizer), "bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, **spec.build}
+    try:
+        config = AutoConfig.for_model(options.pop("model_type"), **options)
+    except (KeyError, ValueError) as error:
+        raise RecipeError(f"build: {error}; model_type is one that transformers knows, such as 'llama'") from error
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(spec.seed)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    model.set_attn_implementation(attention.IMPLEMENTATION)
+    return model, tokenizer
+
+
+def _end_ids(hf: Any) -> tuple[int, ...]:
+    """Every id that the model's configs call an end of sequence; nothing else of a generation config is used."""
+    found: list[int] = []
+    for config in (hf.generation_config, hf.config.get_text_config()):
+        value = getattr(config, "eos_token_id", None)
+        found += value if isinstance(value, list | tuple) else [] if value is None else [value]
+    return tuple(dict.fromkeys(int(v) for v in found))
+
+
+def _silence_dropout(hf: nn.Module) -> None:
+    """Sampler and learner must compute the same function, so dropout is off everywhere."""
+    for module in hf.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0
+
+
+def save_folder(hf: Any, tokenizer: Any, path: Path) -> None:
+    """A plain Hugging Face folder, with weights as they are."""
+    before = hf.config._attn_implementation
+    hf.set_attn_implementation("eager")
+    try:
+        hf.save_pretrained(path)
+    finally:
+        hf.set_attn_implementation(before)
+    tokenizer.save_pretrained(path)

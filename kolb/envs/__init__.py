@@ -1,0 +1,1 @@
+"""Environments: one module each, found by name (``environment = "grid_text"``) or by dotted path."""

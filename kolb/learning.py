@@ -1,0 +1,156 @@
+"""How examples move weights: optimiser steps cut by whole trajectories, one policy at a time.
+
+Losses are sums whose denominators span the optimiser step (``kolb.terms.base.pin``), so nothing here
+depends on how an engine packs. ``old_logprobs`` are asked for only where a batch is used for more than one
+optimiser step: for the only one they are the current ones, which each term then takes by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from kolb.engines.base import Learner, OptimizerSpec, Report
+from kolb.errors import NonFiniteError
+from kolb.stage import Stage
+from kolb.terms.base import pin
+from kolb.types import Example, derive_seed
+
+
+@dataclass
+class PolicyReport:
+    """What one policy's optimiser steps did. ``skipped`` are those whose loss or gradient was not finite,
+    with the examples that caused it."""
+
+    policy: str
+    lr: float
+    examples: int = 0
+    report: Report = field(default_factory=Report)
+    grad_norms: list[float] = field(default_factory=list)
+    skipped: list[tuple[NonFiniteError, list[Example]]] = field(default_factory=list)
+
+    def metrics(self, ending: str = "") -> dict[str, float]:
+        """Losses are means over the optimiser steps. ``ending`` tells policies apart where several learn."""
+        done = max(len(self.grad_norms), 1)
+        metrics = {f"loss/{name}": total / done for name, total in self.report.losses.items()}
+        metrics |= self.report.means() | {"lr": self.lr}
+        metrics = {f"{name}{ending}": value for name, value in metrics.items()}
+        if self.grad_norms:
+            metrics[f"grad_norm/{self.policy}"] = math.fsum(self.grad_norms) / done
+        metrics[f"updates/{self.policy}"] = len(self.grad_norms)
+        metrics[f"examples/{self.policy}"] = self.examples
+        return metrics
+
+
+def learning_rate(stage: Stage, optimizer: OptimizerSpec, step: int) -> float:
+    """The rate of the stage's step number ``step``, counted from 0.
+
+    Linear warm-up over ``warmup_steps``, then the schedule over what is left: ``linear`` and ``cosine`` fall
+    towards 0, which would be reached one step after the last.
+    """
+    peak = optimizer.lr if stage.learning_rate is None else stage.learning_rate
+    if step < stage.warmup_steps:
+        return peak * (step + 1) / stage.warmup_steps
+    done = (step - stage.warmup_steps) / max(stage.steps - stage.warmup_steps, 1)
+    shape = {
+        "constant": 1.0,
+        "linear": 1.0 - done,
+        "cosine": 0.5 * (1.0 + math.cos(math.pi * done)),
+    }
+    return peak * shape[stage.schedule]
+
+
+def minibatches(
+    examples: Sequence[Example], updates: int, epochs: int, seed: int
+) -> list[list[Example]]:
+    """The examples of each optimiser step: ``updates`` parts of about equal numbers of sequences, drawn
+    anew in each epoch. A sequence is never split; where there are fewer, there are fewer parts."""
+    sequences: dict[Any, list[Example]] = {}
+    for index, example in enumerate(examples):
+        sequences.setdefault(example.sequence or index, []).append(example)
+    if updates * epochs == 1:
+        return [list(examples)]
+    batches: list[list[Example]] = []
+    for epoch in range(epochs):
+        order = list(sequences.values())
+        Random(derive_seed(seed, epoch)).shuffle(order)
+        for part in np.array_split(np.arange(len(order)), min(updates, len(order))):
+            batches.append([example for i in part for example in order[i]])
+    return batches
+
+
+def update_policy(
+    learner: Learner, examples: Sequence[Example], stage: Stage, *, lr: float, seed: int
+) -> PolicyReport:
+    """All optimiser steps that ``stage`` takes from the examples of one policy.
+
+    An update that is not finite is skipped and reported; the weights then are as before it. Examples
+    without weight are left out, so the report may be empty.
+    """
+    examples = [e for e in examples if e.has_weight]
+    policy = examples[0].policy if examples else ""
+    result = PolicyReport(policy, lr, len(examples))
+    if not examples:
+        return result
+    temperature = training_temperature(stage)
+    ready = with_logprobs(learner, examples, stage, temperature)
+    for batch in minibatches(ready, stage.updates_per_step, stage.epochs, seed):
+        try:
+            pinned = pin(stage.all_terms, batch)
+            report = learner.forward_backward(pinned, stage.all_terms, temperature=temperature)
+            result.grad_norms.append(learner.optim_step(lr)["grad_norm"])
+            result.report.add(report)
+        except NonFiniteError as error:
+            result.skipped.append((error, batch))
+    return result
+
+
+def training_temperature(stage: Stage) -> float:
+    """Logprobs are under the sampling temperature; those of greedy sampling under temperature 1."""
+    return stage.sampling.temperature or 1.0
+
+
+def with_logprobs(
+    learner: Learner, examples: Sequence[Example], stage: Stage, temperature: float
+) -> list[Example]:
+    """The examples with what must be known before the first optimiser step: ``old_logprobs`` of what was
+    sampled where there will be a second one, ``ref_logprobs`` where a term needs the base."""
+    ready = list(examples)
+    if stage.updates_per_step * stage.epochs > 1:
+        sampled = [i for i, e in enumerate(ready) if e.sampler_logprobs is not None]
+        old = learner.forward([ready[i] for i in sampled], temperature=temperature)
+        for i, numbers in zip(sampled, old, strict=True):
+            ready[i] = replace(ready[i], old_logprobs=numbers["logprobs"])
+    if any("base" in term.needs for term in stage.all_terms):
+        base = learner.forward(ready, temperature=temperature, use_base=True)
+        ready = [
+            e.with_extras(ref_logprobs=numbers["logprobs"])
+            for e, numbers in zip(ready, base, strict=True)
+        ]
+    return ready
+
+
+def dump_batch(folder: Path, name: str, error: Exception, batch: Sequence[Example]) -> Path:
+    """Writes the examples of a skipped update as ``folder/name.npz``, for a post-mortem.
+
+    Arrays are called ``NUMBER/FIELD``; ``about`` is JSON with the error and each example's names.
+    """
+    folder.mkdir(exist_ok=True)
+    arrays: dict[str, Any] = {}
+    for i, e in enumerate(batch):
+        fields = {"prompt_ids": e.prompt_ids, "target_ids": e.target_ids, "advantages": e.advantages}
+        fields |= {"sampler_logprobs": e.sampler_logprobs, "old_logprobs": e.old_logprobs}
+        fields |= {f"weights/{k}": v for k, v in e.weights.items()}
+        fields |= {f"extras/{k}": v for k, v in e.extras.items()}
+        arrays |= {f"{i}/{k}": v for k, v in fields.items() if v is not None}
+    about = {"error": str(error), "examples": [[e.policy, e.sequence] for e in batch]}
+    path = folder / f"{name}.npz"
+    np.savez_compressed(path, about=np.array(json.dumps(about)), **arrays)
+    return path

@@ -1,0 +1,1 @@
+"""Text that learns: the versioned library of experiences and its rendering."""

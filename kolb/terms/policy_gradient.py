@@ -1,0 +1,95 @@
+"""The policy gradient with a clipped ratio: PPO's surrogate as GRPO and its relatives use it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from kolb.errors import RecipeError
+from kolb.terms.base import TermResult, TokenStats, max_of, mean_of
+from kolb.terms.kl import k3
+
+LOG_RATIO_LIMIT = 20.0
+"""exp(20) is 5e8: beyond it a ratio says only that something is wrong, and float32 is near its end."""
+
+
+@dataclass(frozen=True)
+class PolicyGradient:
+    """``max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high))`` per token, ``r = exp(current - old)``.
+
+    PPO's clipped surrogate (arXiv:1707.06347, equation 7); two different bounds are Clip-Higher
+    (arXiv:2503.14476, section 3.1); None leaves that side open. ``dual_clip`` = c caps the loss of a
+    token with A < 0 at ``-A c`` (arXiv:1912.09729), so that one token that became much likelier cannot
+    own the step. Tokens with ``extras["unclipped"]`` above 0 keep ``-A r``, untouched by any clip.
+
+    ``importance_cap`` multiplies each token by ``min(exp(old - sampler), cap)``, a constant, where the
+    weights that sampled are not quite the weights that learn; None leaves that out.
+
+    At ``r = 1`` the gradient is the plain policy gradient, ``-A`` times the gradient of the logprob.
+    Metrics: ``clip/share`` of tokens whose loss a clip changed, ``ratio/mean``, ``importance/mean``, and
+    ``kl/sampler_learner``, the k3 estimate of KL(sampler || learner before the update), with its
+    largest token.
+    """
+
+    clip_low: float | None = 0.2
+    clip_high: float | None = 0.2
+    dual_clip: float | None = None
+    importance_cap: float | None = 2.0
+    stream: str = "policy"
+    normalisation: str = "token-mean"
+    constant: float = 1.0
+    name: str = "policy_gradient"
+    needs: ClassVar[frozenset[str]] = frozenset()
+    reads: ClassVar[frozenset[str]] = frozenset({"advantages"})
+
+    def __post_init__(self) -> None:
+        for what, lowest in (
+            ("clip_low", 0),
+            ("clip_high", 0),
+            ("dual_clip", 1),
+            ("importance_cap", 1),
+        ):
+            value = getattr(self, what)
+            if value is not None and not value >= lowest:
+                raise RecipeError(
+                    f"{self.name}: {what} = {value}; it is at least {lowest}, or left out"
+                )
+
+    def __call__(self, stats: TokenStats) -> TermResult:
+        ratio = _limited(stats.logprobs - stats.old_logprobs).exp()
+        plain = -stats.advantages * ratio
+        clipped = self._clip(plain, ratio, stats)
+        importance = self._importance(stats)
+        drift = k3(stats.sampler_logprobs, stats.old_logprobs)
+        metrics = {
+            "clip/share": mean_of(clipped != plain, stats),
+            "ratio/mean": mean_of(ratio, stats),
+            "importance/mean": mean_of(importance, stats),
+            "kl/sampler_learner": mean_of(drift, stats),
+            "kl/sampler_learner/max": max_of(drift, stats),
+        }
+        return TermResult((stats.coefficients * importance * clipped).sum(), metrics)
+
+    def _clip(self, plain: Tensor, ratio: Tensor, stats: TokenStats) -> Tensor:
+        low = 0.0 if self.clip_low is None else 1.0 - self.clip_low
+        high = math.inf if self.clip_high is None else 1.0 + self.clip_high
+        loss = torch.maximum(plain, -stats.advantages * ratio.clamp(low, high))
+        if self.dual_clip is not None:
+            ceiling = -stats.advantages * self.dual_clip
+            loss = torch.where(stats.advantages < 0, torch.minimum(loss, ceiling), loss)
+        unclipped = stats.extras.get("unclipped")
+        return loss if unclipped is None else torch.where(unclipped > 0, plain, loss)
+
+    def _importance(self, stats: TokenStats) -> Tensor:
+        if self.importance_cap is None:
+            return torch.ones_like(stats.old_logprobs)
+        difference = _limited(stats.old_logprobs - stats.sampler_logprobs).detach()
+        return difference.exp().clamp(max=self.importance_cap)
+
+
+def _limited(log_ratio: Tensor) -> Tensor:
+    return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)

@@ -1,0 +1,318 @@
+"""LiveWorld: all that a method's ``collect`` may touch, for one step of the loop.
+
+Everything runs in one thread and one event loop, in an order that only the inputs decide: with pure
+environments the same seeds give the same tokens, whatever ``max_concurrent`` is. Every seed is derived from
+(run seed, stage, step, task id, index, role, name), so two calls that agree in all of these sample alike:
+tell them apart by ``name``.
+
+What breaks outside (environment, reward, sampler, deadline) becomes a broken Episode in ``groups``, and only
+there; every other error is a mistake of the user's or ours and stops the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kolb.credit.group_stats import broken_share, first_failure
+from kolb.boundary import as_failure, checked_messages, checked_step, guard
+from kolb.dialogue import Dialogue, given_turns, split_system
+from kolb.engines.base import Sampler
+from kolb.errors import BoundaryError, DeadlineError, EnvironmentFailure, RecipeError, TooManyFailuresError, nearest
+from kolb.stage import Limits, Stage
+from kolb.types import (
+    Completion,
+    Environment,
+    Episode,
+    EpisodeMaker,
+    Group,
+    Library,
+    Message,
+    SamplingParams,
+    Status,
+    StepResult,
+    Task,
+    Trajectory,
+    Turn,
+    derive_seed,
+)
+
+
+@dataclass
+class LiveWorld:
+    """Implements ``kolb.types.World``.
+
+    ``stage`` gives roles, environment source, sampling and limits; ``samplers`` are by policy; ``seed``
+    stands for (run seed, stage, step). ``tokens`` counts what each policy sampled, thrown-away tries
+    included: they cost as much as the others.
+    """
+
+    stage: Stage
+    samplers: Mapping[str, Sampler]
+    library: Library
+    seed: int = 0
+    step: int = 0
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    tokens: Counter[str] = field(default_factory=Counter)
+
+    # -------------------------------------------------------------------------------- groups
+
+    async def groups(
+        self, tasks: Sequence[Task], size: int, make: EpisodeMaker, *, kind: str = "attempt"
+    ) -> list[Group]:
+        """``size`` episodes of every task, at most ``max_concurrent`` at a time, in the order of ``tasks``.
+
+        An episode that breaks is made again from the start, with the same seeds, ``retries`` times.
+        """
+        seats = asyncio.Semaphore(self.stage.limits.max_concurrent)
+        try:
+            async with asyncio.TaskGroup() as running:
+                jobs = [
+                    [running.create_task(self._episode(t, i, make, seats)) for i in range(size)]
+                    for t in tasks
+                ]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [
+            Group(task, tuple(job.result() for job in row), kind)
+            for task, row in zip(tasks, jobs, strict=True)
+        ]
+
+    async def _episode(
+        self, task: Task, index: int, make: EpisodeMaker, seats: asyncio.Semaphore
+    ) -> Episode:
+        async with seats:
+            for tries_left in range(self.stage.limits.retries, -1, -1):
+                try:
+                    return await self._in_time(make, task, index)
+                except BoundaryError as error:
+                    if not tries_left:
+                        status, failure = as_failure(error)
+                        return Episode(task.id, index, status=status, failure=failure)
+        raise AssertionError("unreachable: the last try returns")
+
+    async def _in_time(self, make: EpisodeMaker, task: Task, index: int) -> Episode:
+        seconds = self.stage.limits.episode_timeout_s
+        deadline = asyncio.timeout(seconds)
+        try:
+            async with deadline:
+                return await make(task, index)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise DeadlineError(
+                f"episode {task.id}/{index} took longer than episode_timeout_s = {seconds:g}"
+            ) from error
+
+    # -------------------------------------------------------------------------------- episodes
+
+    async def play(
+        self,
+        task: Task,
+        *,
+        role: str = "solver",
+        index: int = 0,
+        system: str | None = None,
+        name: str = "",
+    ) -> Episode:
+        """One attempt of ``role`` in a fresh environment.
+
+        A completion that was cut by ``max_tokens`` goes to the environment like any other: what a
+        half-finished message is worth is the environment's business. An attempt ends as ``truncated`` when
+        the environment says so, after ``max_turns``, or when the context is full. Its reward is the sum
+        of the rewards of its steps, without those that abstained; where all of them did, it has none.
+        """
+        seed = self.seed_of(task, index, role, name)
+        async with self.environment(task) as environment:
+            opening = await self._reset(environment, task)
+            dialogue = self._dialogue(role, self._with_library(opening, system))
+            steps: list[StepResult] = []
+            for turn in range(self.stage.limits.max_turns):
+                completion = await dialogue.say(self._params(seed, turn))
+                if completion is None:
+                    break
+                self._count(role, completion)
+                result = await self.step_environment(environment, completion.text, task)
+                steps.append(result)
+                is_over = result.terminated or result.truncated
+                dialogue.hear(result.observation, result.feedback, is_last=is_over)
+                if is_over:
+                    break
+        return self._as_episode(task, index, self._trajectory(role, dialogue.turns, name), steps)
+
+    async def demonstrate(self, task: Task, *, role: str = "solver", index: int = 0) -> Episode:
+        """The source's own expert, written down as a trajectory of ``role``: the whole chat that
+        ``source.demonstration(task)`` gives, or else the messages of ``source.expert(task)`` played through
+        a fresh environment. RecipeError where the source has neither."""
+        source = self.stage.source
+        if hasattr(source, "demonstration"):
+            chat = await self._outside(source.demonstration, task, "demonstration", task)
+            chat = checked_messages(chat, f"demonstration({task.id})")
+            return Episode(task.id, index, (self.transcribe(role, chat),))
+        if not hasattr(source, "expert"):
+            raise RecipeError(
+                f"environment {type(source).__name__} has neither expert(task) nor demonstration(task), so "
+                "there is nothing to imitate; add one of them, or choose a method that explores"
+            )
+        actions = await self._outside(source.expert, task, "expert", task)
+        return await self._play_given(task, role, index, [str(a) for a in actions])
+
+    async def _play_given(
+        self, task: Task, role: str, index: int, actions: Sequence[str]
+    ) -> Episode:
+        template = self._sampler(role).template
+        async with self.environment(task) as environment:
+            opening = await self._reset(environment, task)
+            system, new = split_system(opening)
+            chat: list[Message] = list(opening)
+            turns: list[Turn] = []
+            steps: list[StepResult] = []
+            for action in actions:
+                said: Message = {"role": "assistant", "content": action}
+                result = await self.step_environment(environment, action, task)
+                steps.append(result)
+                chat += [said]
+                if self.stage.history == "last":
+                    turns += given_turns(template, (*system, *new, said))
+                if result.terminated or result.truncated:
+                    break
+                new = result.observation
+                chat += new
+        if self.stage.history == "all":
+            turns = list(given_turns(template, chat))
+        heard = tuple(replace(t, feedback=s.feedback) for t, s in zip(turns, steps, strict=True))
+        return self._as_episode(task, index, self._trajectory(role, heard, ""), steps)
+
+    # -------------------------------------------------------------------------------- single answers
+
+    async def ask(
+        self, role: str, messages: Sequence[Message], *, task: Task, index: int = 0, name: str = ""
+    ) -> Trajectory:
+        """One answer of ``role`` to exactly ``messages`` (the library is not added). It has no scores:
+        whoever asked decides what it was worth."""
+        dialogue = self._dialogue(role, messages)
+        completion = await dialogue.say(self._params(self.seed_of(task, index, role, name), 0))
+        if completion is not None:
+            self._count(role, completion)
+        return self._trajectory(role, dialogue.turns, name)
+
+    def transcribe(self, role: str, messages: Sequence[Message], *, name: str = "") -> Trajectory:
+        """``messages`` as a trajectory of ``role``: assistant messages become targets."""
+        return self._trajectory(role, given_turns(self._sampler(role).template, messages), name)
+
+    # -------------------------------------------------------------------------------- worlds
+
+    @asynccontextmanager
+    async def environment(self, task: Task) -> AsyncIterator[Environment]:
+        """A fresh environment of ``task``, closed whatever happens. Raises EnvironmentFailure and
+        DeadlineError; a failing ``close`` counts only where nothing failed before it."""
+        environment = await self._outside(self.stage.source.environment, task, "environment", task)
+        for needed in ("reset", "step", "close"):
+            if not hasattr(environment, needed):
+                raise EnvironmentFailure(
+                    f"environment({task.id}) gave a {type(environment).__name__} without {needed}()"
+                )
+        try:
+            yield environment
+        except BaseException:
+            with suppress(BoundaryError):
+                await self._outside(environment.close, task, "close")
+            raise
+        await self._outside(environment.close, task, "close")
+
+    async def _reset(self, environment: Environment, task: Task) -> tuple[Message, ...]:
+        opening = checked_messages(await self._outside(environment.reset, task, "reset"), "reset()")
+        if not opening:
+            raise EnvironmentFailure("reset() gave no messages; the agent needs at least one")
+        return opening
+
+    async def step_environment(self, environment: Environment, text: str, task: Task) -> StepResult:
+        """``environment.step(text)`` within its deadline, checked field by field."""
+        result = checked_step(await self._outside(environment.step, task, "step", text), "step()")
+        if not (result.terminated or result.truncated or result.observation):
+            raise EnvironmentFailure("step() gave no observation although the episode goes on")
+        return result
+
+    async def _outside(self, call: Any, task: Task, what: str, *args: Any) -> Any:
+        """Calls user code, sync or async, behind the guard."""
+
+        async def run() -> Any:
+            answer = call(*args)
+            return await answer if hasattr(answer, "__await__") else answer
+
+        seconds = self.stage.limits.environment_timeout_s
+        return await guard(run(), what=f"{what} of task {task.id}", seconds=seconds)
+
+    # -------------------------------------------------------------------------------- parts
+
+    def seed_of(self, task: Task, index: int, role: str, name: str = "") -> int:
+        return derive_seed(self.seed, task.id, index, role, name)
+
+    def _params(self, seed: int, turn: int) -> SamplingParams:
+        return replace(self.sampling, seed=derive_seed(seed, turn))
+
+    def _policy(self, role: str) -> str:
+        if role not in self.stage.roles:
+            raise RecipeError(f"no policy plays role {role!r}{nearest(role, self.stage.roles)}")
+        return self.stage.roles[role]
+
+    def _sampler(self, role: str) -> Sampler:
+        return self.samplers[self._policy(role)]
+
+    def _dialogue(self, role: str, opening: Sequence[Message]) -> Dialogue:
+        return Dialogue(self._sampler(role), opening, history=self.stage.history)
+
+    def _count(self, role: str, completion: Completion) -> None:
+        self.tokens[self._policy(role)] += len(completion.token_ids)
+
+    def _with_library(self, opening: Sequence[Message], system: str | None) -> tuple[Message, ...]:
+        """The one place where the library enters a prompt: at the end of an attempt's system prompt.
+
+        A ``system`` given by the method replaces the environment's whole, and the library with it: such
+        a method has decided itself what the agent is to know.
+        """
+        before, rest = split_system(opening)
+        if system is None:
+            lessons = self.library.render()
+            system = "\n\n".join(
+                [*(str(m["content"]) for m in before), *([lessons] if lessons else [])]
+            )
+            if not lessons:
+                return tuple(opening)
+        return ({"role": "system", "content": system}, *rest) if system else rest
+
+    def _trajectory(self, role: str, turns: Sequence[Turn], name: str) -> Trajectory:
+        policy = self._policy(role)
+        return Trajectory(role, policy, tuple(turns), learns=policy in self.stage.learn, name=name)
+
+    def _as_episode(
+        self, task: Task, index: int, trajectory: Trajectory, steps: Sequence[StepResult]
+    ) -> Episode:
+        rewards = [s.reward for s in steps if s.reward is not None]
+        scores: dict[str, float] = {}
+        for step in steps:
+            scores.update(step.scores)
+        if rewards or not steps:  # An attempt that never reached the environment earned nothing.
+            scores["reward"] = float(sum(rewards))
+        trajectory = replace(trajectory, scores=scores)
+        status = Status.OK if steps and steps[-1].terminated else Status.TRUNCATED
+        info = dict(steps[-1].info) if steps else {}
+        return Episode(task.id, index, (trajectory,), trajectory.reward, status, info=info)
+
+
+def stop_if_broken(groups: Sequence[Group], limits: Limits, where: str) -> None:
+    """Raises TooManyFailuresError where more episodes broke than ``max_failure_share`` allows."""
+    share = broken_share(groups)
+    first = first_failure(groups)
+    if first is None or share <= limits.max_failure_share:
+        return
+    episode, failure = first
+    raise TooManyFailuresError(
+        f"{where}: {share:.0%} of the episodes broke, more than max_failure_share = "
+        f"{limits.max_failure_share:g}. The first was task {episode.task_id!r}, index {episode.index}, at "
+        f"the {failure.boundary} boundary: {failure.message}\n\n{failure.traceback}"
+    )
