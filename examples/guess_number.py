@@ -1,16 +1,13 @@
-"""A whole environment in one file: guess a number between 1 and ``high`` from "higher" and "lower".
+"""A whole environment in one file: guess a number between 1 and ``high`` from "Higher" and "Lower".
 
-Check it: ``kolb check examples/guess_number.py``. Use it in a recipe: ``use = "examples/guess_number.py"``.
+Check it: ``kolb check examples/guess_number.py``. In a recipe: ``use = "examples/guess_number.py"``.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kolb.envs.base import Replayable
-from kolb.types import Environment, Message, StepResult, Task, derive_seed
+from kolb.types import StepResult, Task, derive_seed
 
 
 @dataclass(frozen=True)
@@ -18,10 +15,10 @@ class GuessNumber:
     high: int = 100
     max_steps: int = 8
 
-    def tasks(self, split: str) -> Sequence[Task]:
+    def tasks(self, split: str) -> list[Task]:
         return [Task(id=f"guess-{split}-{i}", seed=derive_seed(split, i)) for i in range(50)]
 
-    def environment(self, task: Task) -> Environment:
+    def environment(self, task: Task) -> Replayable:
         return Replayable(lambda: GuessWorld(self, self.secret(task)))
 
     def secret(self, task: Task) -> int:
@@ -29,13 +26,10 @@ class GuessNumber:
 
     def expert(self, task: Task) -> list[str]:
         low, high, guesses = 1, self.high, []
-        while not guesses or guesses[-1] != self.secret(task):
-            guesses.append((low + high) // 2)
-            low, high = (
-                (guesses[-1] + 1, high)
-                if guesses[-1] < self.secret(task)
-                else (low, guesses[-1] - 1)
-            )
+        while self.secret(task) not in guesses:
+            guess = (low + high) // 2
+            low, high = (guess + 1, high) if guess < self.secret(task) else (low, guess - 1)
+            guesses.append(guess)
         return [str(guess) for guess in guesses]
 
 
@@ -45,25 +39,18 @@ class GuessWorld:
     secret: int
     steps: int = 0
 
-    async def reset(self) -> tuple[Message, ...]:
+    async def reset(self):
         return ({"role": "user", "content": f"Guess my number, 1 to {self.options.high}."},)
 
     async def step(self, message: str) -> StepResult:
         self.steps += 1
         numbers = re.findall(r"\d{1,9}", message)
-        if numbers and int(numbers[-1]) == self.secret:
+        guess = int(numbers[-1]) if numbers else None
+        if guess == self.secret:
             return StepResult(reward=1.0, terminated=True)
-        hint = (
-            "Say a number."
-            if not numbers
-            else "Higher."
-            if int(numbers[-1]) < self.secret
-            else "Lower."
-        )
-        observation: Message = {"role": "user", "content": hint}
-        return StepResult(
-            (observation,), truncated=self.steps >= self.options.max_steps, feedback=hint
-        )
+        hint = "Say a number." if guess is None else "Higher." if guess < self.secret else "Lower."
+        reply = {"role": "user", "content": hint}
+        return StepResult((reply,), truncated=self.steps >= self.options.max_steps, feedback=hint)
 
 
 ENVIRONMENT = GuessNumber

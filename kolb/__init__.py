@@ -11,7 +11,17 @@ if TYPE_CHECKING:
     from kolb.errors import KolbError, RecipeError
     from kolb.recipe import load, parse
     from kolb.stage import PolicySpec, Recipe, Stage
-    from kolb.types import Completion, Episode, Group, Message, StepResult, Task, Trajectory, Turn, Update
+    from kolb.types import (
+        Completion,
+        Episode,
+        Group,
+        Message,
+        StepResult,
+        Task,
+        Trajectory,
+        Turn,
+        Update,
+    )
 
 __version__ = "0.1.0"
 

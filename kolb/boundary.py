@@ -13,8 +13,8 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Coroutine, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from numbers import Real
 from typing import Any, TypeVar
@@ -42,8 +42,9 @@ class _SliceOverrun(BaseException):
 @contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
     """Interrupts the code inside after ``seconds``, where that is possible: on the main thread of a
-    Unix process, in code that returns to the interpreter now and then. Elsewhere it does nothing.
-    Whoever used the alarm clock before (a test runner, say) gets it back with its time left.
+    Unix process, in code that returns to the interpreter now and then and does not swallow everything.
+    Elsewhere it does nothing. Whoever used the alarm clock before (a test runner, say) gets it back with
+    its time left.
     """
     on_main = threading.current_thread() is threading.main_thread()
     if not on_main or not hasattr(signal, "setitimer"):
@@ -57,14 +58,14 @@ def _alarm(seconds: float) -> Iterator[None]:
 
     started = time.monotonic()
     handler = signal.signal(signal.SIGALRM, ring)
-    # Rings again every second: a bare `except:` inside a loop eats the first one, not all of them.
+    # Rings again every second: one bare `except:` eats one ring.
     delay, interval = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield
     finally:
         is_armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL if handler is None else handler)
         if delay:
             left = max(delay - (time.monotonic() - started), 1e-3)
             signal.setitimer(signal.ITIMER_REAL, left, interval)
@@ -103,7 +104,8 @@ class _Slices(Awaitable[T]):
                 error = raised
                 cancellations += isinstance(raised, asyncio.CancelledError)
                 if cancellations > 1:
-                    self._coroutine.close()
+                    with suppress(RuntimeError):  # It may go on even now; it is not asked again.
+                        self._coroutine.close()
                     raise
 
 
@@ -128,6 +130,16 @@ async def guard(coroutine: Coroutine[Any, Any, T], *, what: str, seconds: float)
         raise EnvironmentFailure(f"{what} raised TimeoutError: {error}") from error
     except Exception as error:
         raise EnvironmentFailure(f"{what} raised {type(error).__name__}: {error}") from error
+
+
+async def guarded_call(call: Callable[..., Any], *args: Any, what: str, seconds: float) -> Any:
+    """``guard`` for a function that may be sync or async."""
+
+    async def run() -> Any:
+        answer = call(*args)
+        return await answer if hasattr(answer, "__await__") else answer
+
+    return await guard(run(), what=what, seconds=seconds)
 
 
 def _too_late(what: str, seconds: float) -> DeadlineError:

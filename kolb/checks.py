@@ -28,7 +28,9 @@ def open_engine(recipe: Recipe) -> Engine:
         return kind(**recipe.engine_options)
     except TypeError as error:
         options = dict(recipe.engine_options)
-        raise RecipeError(f"engine {recipe.engine!r} does not take the options {options}: {error}") from error
+        raise RecipeError(
+            f"engine {recipe.engine!r} does not take the options {options}: {error}"
+        ) from error
 
 
 def check_recipe(recipe: Recipe, engine: Engine) -> None:
@@ -52,7 +54,9 @@ def check_policies(recipe: Recipe, stage: Stage) -> None:
     for role, policy in stage.roles.items():
         if policy not in recipe.policies:
             hint = nearest(policy, recipe.policies)
-            raise RecipeError(f"{where}: role {role!r} has the policy {policy!r}, which is not there{hint}")
+            raise RecipeError(
+                f"{where}: role {role!r} has the policy {policy!r}, which is not there{hint}"
+            )
     for policy in stage.learn:
         if policy not in recipe.policies:
             raise RecipeError(f"{where}: learn names {policy!r}{nearest(policy, recipe.policies)}")
@@ -88,7 +92,9 @@ def check_capabilities(stage: Stage, engine: Engine) -> None:
 
 def require(engine: Engine, need: str, who: str) -> None:
     if need not in CAPABILITIES:
-        raise RecipeError(f"{who} needs {need!r}, which is no capability{nearest(need, CAPABILITIES)}")
+        raise RecipeError(
+            f"{who} needs {need!r}, which is no capability{nearest(need, CAPABILITIES)}"
+        )
     if need not in engine.provides:
         has = ", ".join(sorted(engine.provides))
         raise CapabilityError(

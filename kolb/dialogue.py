@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from kolb.engines.base import Sampler, Template
-from kolb.errors import KolbError, SamplerError
+from kolb.errors import CapabilityError, KolbError, SamplerError
 from kolb.types import Completion, Message, SamplingParams, Turn
 
 
@@ -46,9 +46,15 @@ class Dialogue:
     leading system messages and whatever was heard since the last one."""
 
     def __init__(
-        self, sampler: Sampler, opening: Sequence[Message], *, history: str = "all"
+        self,
+        sampler: Sampler,
+        opening: Sequence[Message],
+        *,
+        history: str = "all",
+        tools: Sequence[Any] | None = None,
     ) -> None:
         self._sampler = sampler
+        self._tools = tools
         self._keeps_all = history == "all"
         self._system, _ = split_system(opening)
         self._finished: tuple[Turn, ...] = ()
@@ -57,7 +63,14 @@ class Dialogue:
 
     def _open(self, messages: Sequence[Message]) -> Any:
         template = self._sampler.template
-        return MessageLog(messages) if template is None else template.open(messages)
+        if template is not None:
+            return template.open(messages, self._tools)
+        if self._tools:
+            raise CapabilityError(
+                "this task shows tools, and its role is played by an endpoint that takes messages only; "
+                "describe the tools in the system message, or use an engine that takes tokens"
+            )
+        return MessageLog(messages)
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -106,10 +119,13 @@ async def sampled(sampler: Sampler, prompt: Any, params: SamplingParams) -> Comp
     return completion
 
 
-def given_turns(template: Template | None, messages: Sequence[Message]) -> tuple[Turn, ...]:
+def given_turns(
+    template: Template | None, messages: Sequence[Message], tools: Sequence[Any] | None = None
+) -> tuple[Turn, ...]:
     """A chat that somebody wrote, as Turns: every assistant message is a completion that was ``given``."""
     if template is not None:
-        return tuple(template.transcribe(messages).turns)
+        chat: Any = template
+        return tuple(chat.transcribe(messages, tools).turns)
     log = MessageLog(())
     for message in messages:
         if message["role"] == "assistant":

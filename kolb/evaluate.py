@@ -86,15 +86,24 @@ def choose_tasks(stage: Stage, spec: Evaluation) -> list[Task]:
     """``spec.episodes`` tasks of the split, drawn by the seed, in the order of the split; 0 means all."""
     tasks = list(stage.source.tasks(spec.split))
     if not tasks:
-        raise RecipeError(f"stage {stage.name!r}: there are no tasks in split {spec.split!r} to evaluate on")
+        raise RecipeError(
+            f"stage {stage.name!r}: there are no tasks in split {spec.split!r} to evaluate on"
+        )
     if not 0 < spec.episodes < len(tasks):
         return tasks
-    chosen = Random(derive_seed("evaluation tasks", spec.seed)).sample(range(len(tasks)), spec.episodes)
+    chosen = Random(derive_seed("evaluation tasks", spec.seed)).sample(
+        range(len(tasks)), spec.episodes
+    )
     return [tasks[i] for i in sorted(chosen)]
 
 
 async def evaluate(
-    stage: Stage, spec: Evaluation, samplers: Mapping[str, Sampler], library: Library, *, step: int = 0
+    stage: Stage,
+    spec: Evaluation,
+    samplers: Mapping[str, Sampler],
+    library: Library,
+    *,
+    step: int = 0,
 ) -> EvaluationResult:
     """Plays the tasks and sums up. ``step`` is only what the World says; no seed depends on it.
 
@@ -120,7 +129,8 @@ async def evaluate(
 def summarise(groups: Sequence[Group], spec: Evaluation, *, tokens: int = 0) -> EvaluationResult:
     """The result of finished groups; pure."""
     outcomes = {
-        g.task.id: tuple(e.outcome if e.status.is_usable else None for e in g.episodes) for g in groups
+        g.task.id: tuple(e.outcome if e.status.is_usable else None for e in g.episodes)
+        for g in groups
     }
     present = [[o for o in row if o is not None] for row in outcomes.values()]
     scored = [row for row in present if row]

@@ -35,6 +35,8 @@ class PolicyReport:
     report: Report = field(default_factory=Report)
     grad_norms: list[float] = field(default_factory=list)
     skipped: list[tuple[NonFiniteError, list[Example]]] = field(default_factory=list)
+    outcomes: list[bool] = field(default_factory=list)
+    """For each optimiser step, in order, whether it was taken."""
 
     def metrics(self, ending: str = "") -> dict[str, float]:
         """Losses are means over the optimiser steps. ``ending`` tells policies apart where several learn."""
@@ -107,8 +109,10 @@ def update_policy(
             report = learner.forward_backward(pinned, stage.all_terms, temperature=temperature)
             result.grad_norms.append(learner.optim_step(lr)["grad_norm"])
             result.report.add(report)
+            result.outcomes.append(True)
         except NonFiniteError as error:
             result.skipped.append((error, batch))
+            result.outcomes.append(False)
     return result
 
 
@@ -145,7 +149,11 @@ def dump_batch(folder: Path, name: str, error: Exception, batch: Sequence[Exampl
     folder.mkdir(exist_ok=True)
     arrays: dict[str, Any] = {}
     for i, e in enumerate(batch):
-        fields = {"prompt_ids": e.prompt_ids, "target_ids": e.target_ids, "advantages": e.advantages}
+        fields = {
+            "prompt_ids": e.prompt_ids,
+            "target_ids": e.target_ids,
+            "advantages": e.advantages,
+        }
         fields |= {"sampler_logprobs": e.sampler_logprobs, "old_logprobs": e.old_logprobs}
         fields |= {f"weights/{k}": v for k, v in e.weights.items()}
         fields |= {f"extras/{k}": v for k, v in e.extras.items()}

@@ -8,47 +8,25 @@ its last checkpoint and ends with the same weights, metrics and library as one t
 from __future__ import annotations
 
 import asyncio
-import json
-import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
-from typing import Any
 
 from kolb.checks import check_recipe, open_engine
-from kolb.engines.base import Engine, Learner, Sampler
-from kolb.errors import NonFiniteError, RecipeError, RunDirectoryError, TooManyFailuresError
-from kolb.evaluate import EvaluationResult, evaluate
-from kolb.learning import PolicyReport, dump_batch, learning_rate, update_policy
+from kolb.engines.base import Engine
+from kolb.errors import RecipeError
+from kolb.evaluate import EvaluationResult, choose_tasks, evaluate
+from kolb.listeners import Listeners, Observer
 from kolb.memory.library import ExperienceLibrary
-from kolb.report import Listeners, Observer, why_nothing_was_learnt
-from kolb.runs import checkpoints
-from kolb.runs.directory import RunDirectory
+from kolb.order import TaskOrder
+from kolb.running import Clock, Running, opened
 from kolb.stage import Recipe, Stage
-from kolb.types import Example, Group, Task, Update, derive_seed
-from kolb.world import LiveWorld, stop_if_broken
-
-
-@dataclass
-class Position:
-    """Where the run stands after a step, and what its methods and counters remember."""
-
-    step: int = 0
-    stage: int = 0
-    stage_step: int = 0
-    method_state: Any = None
-    bad_updates: int = 0
-    """Updates in a row that were not finite."""
-    idle_steps: int = 0
-    """Steps in a row that taught nothing."""
+from kolb.types import Task
 
 
 @dataclass
 class Result:
-    """What a run left: its directory, the last step's metrics, and every evaluation by step."""
+    """What a run left: its directory, the last step's metrics, and the evaluations of this process."""
 
     directory: Path
     steps: int
@@ -56,4 +34,121 @@ class Result:
     metrics: dict[str, float] = field(default_factory=dict)
     evaluations: list[tuple[int, EvaluationResult]] = field(default_factory=list)
     was_finished: bool = False
-    """Nothing was left to do: the run that was resumed had ended."""
+    """There was nothing left to do: the run that was to be resumed had ended."""
+
+
+def run(
+    recipe: Recipe,
+    directory: Path | str,
+    *,
+    resume: bool = False,
+    observer: Observer | None = None,
+    engine: Engine | None = None,
+) -> Result:
+    """Runs ``recipe`` in the new ``directory``, or goes on with the run that is there.
+
+    ``engine`` takes the place of the one that the recipe names, and is not closed. Raises RecipeError
+    before anything expensive starts, TooManyFailuresError and NonFiniteError as the stage's limits say,
+    and RunDirectoryError for a directory that is in the way, missing or foreign.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(
+            run_async(recipe, directory, resume=resume, observer=observer, engine=engine)
+        )
+    raise RecipeError(
+        "an event loop is running already (a notebook?): `await run_async(...)` there"
+    )
+
+
+async def run_async(
+    recipe: Recipe,
+    directory: Path | str,
+    *,
+    resume: bool = False,
+    observer: Observer | None = None,
+    engine: Engine | None = None,
+) -> Result:
+    """``run`` for those who are in an event loop already, such as a notebook."""
+    chosen = open_engine(recipe) if engine is None else engine
+    try:
+        check_recipe(recipe, chosen)
+        orders = check_tasks(recipe)
+        with (
+            opened(recipe, directory, resume) as folder,
+            Listeners(recipe, folder, observer) as listeners,
+        ):
+            running = Running(recipe, chosen, folder, listeners)
+            running.start(resume=resume)
+            return await run_stages(running, orders)
+    finally:
+        if engine is None:
+            chosen.close()
+
+
+def check_tasks(recipe: Recipe) -> dict[str, TaskOrder]:
+    """The task order of every stage; RecipeError where tasks are missing, for evaluation too."""
+    for stage in recipe.stages:
+        if stage.evaluation is not None:
+            choose_tasks(stage, stage.evaluation)
+    return {stage.name: TaskOrder(stage, recipe.seed) for stage in recipe.stages}
+
+
+async def run_stages(running: Running, orders: Mapping[str, TaskOrder]) -> Result:
+    result = Result(running.directory.path, running.at.step, running.library)
+    result.was_finished = running.is_finished
+    for stage in running.stages_left():
+        while running.at.stage_step < stage.steps:
+            tasks = orders[stage.name].of(running.at.stage_step)
+            result.metrics = await take_step(running, stage, tasks, result)
+    result.steps, result.library = running.at.step, running.library
+    return result
+
+
+async def take_step(
+    running: Running, stage: Stage, tasks: Sequence[Task], result: Result
+) -> dict[str, float]:
+    """One pass of the loop; gives its metrics."""
+    clock = Clock()
+    metrics: dict[str, float] = {}
+    if running.at.stage_step == 0 and stage.evaluation and stage.evaluation.at_start:
+        with clock("evaluate"):
+            metrics |= await take_stock(running, stage, result, area="eval_start")
+
+    world = running.world(stage)
+    running.listeners.activity("collecting")
+    with clock("collect"):
+        groups = await stage.method.collect(tasks, world)
+    running.stop_if_broken(groups, stage)
+
+    update = stage.method.credit(groups, running.at.method_state)
+    groups = update.groups or groups
+
+    running.listeners.activity("updating")
+    with clock("update"):
+        reports = running.learn(stage, update, groups)
+    with clock("publish"):
+        running.publish(reports)
+    running.library = running.library.apply(update.edits)
+
+    running.advance(stage, update)
+    if running.is_evaluation_due(stage):
+        with clock("evaluate"):
+            metrics |= await take_stock(running, stage, result)
+    metrics |= running.metrics_of(stage, update, reports, world) | clock.metrics()
+    running.record(stage, groups, metrics)
+    return metrics
+
+
+async def take_stock(
+    running: Running, stage: Stage, result: Result, *, area: str = "eval"
+) -> dict[str, float]:
+    """Evaluates the current policies on the stage's evaluation tasks."""
+    assert stage.evaluation is not None
+    running.listeners.activity("evaluating")
+    evaluation = await evaluate(
+        stage, stage.evaluation, running.samplers, running.library, step=running.at.step
+    )
+    result.evaluations.append((running.at.step, evaluation))
+    return evaluation.metrics(area)

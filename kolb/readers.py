@@ -117,9 +117,9 @@ def engine_options(table: Mapping[str, Any], place: Place) -> dict[str, Any]:
 
 
 def defaults_of(cls: type) -> dict[str, Any]:
-    """What the constructor of ``cls`` takes when nothing is said, as far as TOML can say it."""
+    """The defaults of the constructor of ``cls``, those that TOML can say."""
     parameters = inspect.signature(cls).parameters.values()
-    return {p.name: plain(p.default) for p in parameters if plain(p.default) is not None}
+    return {p.name: p.default for p in parameters if plain(p.default) is not None}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kolb.checks import check_recipe, open_engine
 from kolb.errors import RecipeError, nearest
 from kolb.models.prepare import trainings
 from kolb.overrides import apply_sets, copied
@@ -128,13 +129,14 @@ def anchored(value: Any, folder: Path) -> Any:
 
 
 def check(recipe: Recipe) -> None:
-    """What no single table can know. Raises RecipeError."""
+    """What no single table can know. Raises RecipeError or CapabilityError."""
     for stage in recipe.stages:
-        check_stage(stage, recipe.policies)
-    names = [stage.name for stage in recipe.stages]
-    for name in names:
-        if names.count(name) > 1:
-            raise RecipeError(f"two stages are called {name!r}; each needs a name of its own")
+        has_expert = hasattr(stage.source, "expert") or hasattr(stage.source, "demonstration")
+        if getattr(stage.method, "needs_expert", False) and not has_expert:
+            raise RecipeError(
+                f"[stages.{stage.name}]: {stage.method.name} learns from an expert, and environment "
+                f"{stage.environment!r} has neither expert(task) nor demonstration(task)"
+            )
     environments = [stage.environment for stage in recipe.stages]
     for policy, training in trainings(recipe).items():
         if training.train_on not in environments:
@@ -142,30 +144,11 @@ def check(recipe: Recipe) -> None:
                 f"[policies.{policy}.tokenizer]: train_on = {training.train_on!r} is no environment of a stage"
                 f"{nearest(training.train_on, environments)}"
             )
-
-
-def check_stage(stage: Stage, policies: Mapping[str, PolicySpec]) -> None:
-    where = f"[stages.{stage.name}]"
-    for name in stage.learn:
-        check_learns(name, policies, where)
-    if stage.learn and not stage.sampling.has_full_support:
-        raise RecipeError(
-            f"{where}: training needs the full distribution, so sampling.top_p must be 1 and top_k 0; "
-            "truncate in [stages.evaluation] instead"
-        )
-    has_expert = hasattr(stage.source, "expert") or hasattr(stage.source, "demonstration")
-    if getattr(stage.method, "needs_expert", False) and not has_expert:
-        raise RecipeError(
-            f"{where}: {stage.method.name} learns from an expert, and environment {stage.environment!r} "
-            "has neither expert(task) nor demonstration(task)"
-        )
-
-
-def check_learns(name: str, policies: Mapping[str, PolicySpec], where: str) -> None:
-    if name not in policies:
-        raise RecipeError(f"{where}: learn names no policy {name!r}{nearest(name, policies)}")
-    if policies[name].frozen:
-        raise RecipeError(f"{where}: policy {name!r} is frozen and cannot be in learn")
+    engine = open_engine(recipe)
+    try:
+        check_recipe(recipe, engine)
+    finally:
+        engine.close()
 
 
 # ------------------------------------------------------------------------------------- and back

@@ -13,20 +13,26 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kolb.boundary import as_failure, checked_messages, guarded_call
 from kolb.credit.group_stats import broken_share, first_failure
-from kolb.boundary import as_failure, checked_messages, checked_step, guard
 from kolb.dialogue import Dialogue, given_turns, split_system
 from kolb.engines.base import Sampler
-from kolb.errors import BoundaryError, DeadlineError, EnvironmentFailure, RecipeError, TooManyFailuresError, nearest
+from kolb.errors import (
+    BoundaryError,
+    DeadlineError,
+    RecipeError,
+    TooManyFailuresError,
+    nearest,
+)
+from kolb.guarded import GuardedEnvironment, guarded_environment
 from kolb.stage import Limits, Stage
 from kolb.types import (
     Completion,
-    Environment,
     Episode,
     EpisodeMaker,
     Group,
@@ -69,14 +75,17 @@ class LiveWorld:
         An episode that breaks is made again from the start, with the same seeds, ``retries`` times.
         """
         seats = asyncio.Semaphore(self.stage.limits.max_concurrent)
+        jobs: list[list[asyncio.Task[Episode]]] = []
+        first: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as running:
-                jobs = [
-                    [running.create_task(self._episode(t, i, make, seats)) for i in range(size)]
-                    for t in tasks
-                ]
+                for t in tasks:
+                    episodes = (self._episode(t, i, make, seats) for i in range(size))
+                    jobs.append([running.create_task(e) for e in episodes])
         except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+            first = errors.exceptions[0]
+        if first is not None:
+            raise first  # Out here it keeps its own cause.
         return [
             Group(task, tuple(job.result() for job in row), kind)
             for task, row in zip(tasks, jobs, strict=True)
@@ -124,19 +133,20 @@ class LiveWorld:
         A completion that was cut by ``max_tokens`` goes to the environment like any other: what a
         half-finished message is worth is the environment's business. An attempt ends as ``truncated`` when
         the environment says so, after ``max_turns``, or when the context is full. Its reward is the sum
-        of the rewards of its steps, without those that abstained; where all of them did, it has none.
+        of the rewards of its steps, without those that abstained; where all of them did, it has none. Of
+        a named score that several steps gave, the last one counts.
         """
         seed = self.seed_of(task, index, role, name)
         async with self.environment(task) as environment:
-            opening = await self._reset(environment, task)
-            dialogue = self._dialogue(role, self._with_library(opening, system))
+            opening = await environment.reset()
+            dialogue = self._dialogue(role, self._with_library(opening, system), task)
             steps: list[StepResult] = []
             for turn in range(self.stage.limits.max_turns):
                 completion = await dialogue.say(self._params(seed, turn))
                 if completion is None:
                     break
                 self._count(role, completion)
-                result = await self.step_environment(environment, completion.text, task)
+                result = await environment.step(completion.text)
                 steps.append(result)
                 is_over = result.terminated or result.truncated
                 dialogue.hear(result.observation, result.feedback, is_last=is_over)
@@ -148,42 +158,44 @@ class LiveWorld:
         """The source's own expert, written down as a trajectory of ``role``: the whole chat that
         ``source.demonstration(task)`` gives, or else the messages of ``source.expert(task)`` played through
         a fresh environment. RecipeError where the source has neither."""
-        source = self.stage.source
+        source: Any = self.stage.source
+        seconds = self._environment_timeout_s
         if hasattr(source, "demonstration"):
-            chat = await self._outside(source.demonstration, task, "demonstration", task)
-            chat = checked_messages(chat, f"demonstration({task.id})")
-            return Episode(task.id, index, (self.transcribe(role, chat),))
+            what = f"demonstration of task {task.id}"
+            chat = await guarded_call(source.demonstration, task, what=what, seconds=seconds)
+            turns = self._given(role, checked_messages(chat, what), task)
+            return Episode(task.id, index, (self._trajectory(role, turns, ""),))
         if not hasattr(source, "expert"):
             raise RecipeError(
                 f"environment {type(source).__name__} has neither expert(task) nor demonstration(task), so "
                 "there is nothing to imitate; add one of them, or choose a method that explores"
             )
-        actions = await self._outside(source.expert, task, "expert", task)
+        what = f"expert on task {task.id}"
+        actions = await guarded_call(source.expert, task, what=what, seconds=seconds)
         return await self._play_given(task, role, index, [str(a) for a in actions])
 
     async def _play_given(
         self, task: Task, role: str, index: int, actions: Sequence[str]
     ) -> Episode:
-        template = self._sampler(role).template
         async with self.environment(task) as environment:
-            opening = await self._reset(environment, task)
+            opening = await environment.reset()
             system, new = split_system(opening)
             chat: list[Message] = list(opening)
             turns: list[Turn] = []
             steps: list[StepResult] = []
             for action in actions:
                 said: Message = {"role": "assistant", "content": action}
-                result = await self.step_environment(environment, action, task)
+                result = await environment.step(action)
                 steps.append(result)
                 chat += [said]
                 if self.stage.history == "last":
-                    turns += given_turns(template, (*system, *new, said))
+                    turns += self._given(role, (*system, *new, said), task)
                 if result.terminated or result.truncated:
                     break
                 new = result.observation
                 chat += new
         if self.stage.history == "all":
-            turns = list(given_turns(template, chat))
+            turns = list(self._given(role, chat, task))
         heard = tuple(replace(t, feedback=s.feedback) for t, s in zip(turns, steps, strict=True))
         return self._as_episode(task, index, self._trajectory(role, heard, ""), steps)
 
@@ -204,50 +216,15 @@ class LiveWorld:
         """``messages`` as a trajectory of ``role``: assistant messages become targets."""
         return self._trajectory(role, given_turns(self._sampler(role).template, messages), name)
 
-    # -------------------------------------------------------------------------------- worlds
-
-    @asynccontextmanager
-    async def environment(self, task: Task) -> AsyncIterator[Environment]:
-        """A fresh environment of ``task``, closed whatever happens. Raises EnvironmentFailure and
-        DeadlineError; a failing ``close`` counts only where nothing failed before it."""
-        environment = await self._outside(self.stage.source.environment, task, "environment", task)
-        for needed in ("reset", "step", "close"):
-            if not hasattr(environment, needed):
-                raise EnvironmentFailure(
-                    f"environment({task.id}) gave a {type(environment).__name__} without {needed}()"
-                )
-        try:
-            yield environment
-        except BaseException:
-            with suppress(BoundaryError):
-                await self._outside(environment.close, task, "close")
-            raise
-        await self._outside(environment.close, task, "close")
-
-    async def _reset(self, environment: Environment, task: Task) -> tuple[Message, ...]:
-        opening = checked_messages(await self._outside(environment.reset, task, "reset"), "reset()")
-        if not opening:
-            raise EnvironmentFailure("reset() gave no messages; the agent needs at least one")
-        return opening
-
-    async def step_environment(self, environment: Environment, text: str, task: Task) -> StepResult:
-        """``environment.step(text)`` within its deadline, checked field by field."""
-        result = checked_step(await self._outside(environment.step, task, "step", text), "step()")
-        if not (result.terminated or result.truncated or result.observation):
-            raise EnvironmentFailure("step() gave no observation although the episode goes on")
-        return result
-
-    async def _outside(self, call: Any, task: Task, what: str, *args: Any) -> Any:
-        """Calls user code, sync or async, behind the guard."""
-
-        async def run() -> Any:
-            answer = call(*args)
-            return await answer if hasattr(answer, "__await__") else answer
-
-        seconds = self.stage.limits.environment_timeout_s
-        return await guard(run(), what=f"{what} of task {task.id}", seconds=seconds)
-
     # -------------------------------------------------------------------------------- parts
+
+    def environment(self, task: Task) -> AbstractAsyncContextManager[GuardedEnvironment]:
+        """A fresh environment of ``task`` behind the guard, closed whatever happens."""
+        return guarded_environment(self.stage.source, task, self._environment_timeout_s)
+
+    @property
+    def _environment_timeout_s(self) -> float:
+        return self.stage.limits.environment_timeout_s
 
     def seed_of(self, task: Task, index: int, role: str, name: str = "") -> int:
         return derive_seed(self.seed, task.id, index, role, name)
@@ -263,8 +240,15 @@ class LiveWorld:
     def _sampler(self, role: str) -> Sampler:
         return self.samplers[self._policy(role)]
 
-    def _dialogue(self, role: str, opening: Sequence[Message]) -> Dialogue:
-        return Dialogue(self._sampler(role), opening, history=self.stage.history)
+    def _dialogue(
+        self, role: str, opening: Sequence[Message], task: Task | None = None
+    ) -> Dialogue:
+        """``task.data["tools"]`` are JSON schemas that the chat template shows to whoever attempts it."""
+        tools = None if task is None else task.data.get("tools")
+        return Dialogue(self._sampler(role), opening, history=self.stage.history, tools=tools)
+
+    def _given(self, role: str, messages: Sequence[Message], task: Task) -> tuple[Turn, ...]:
+        return given_turns(self._sampler(role).template, messages, task.data.get("tools"))
 
     def _count(self, role: str, completion: Completion) -> None:
         self.tokens[self._policy(role)] += len(completion.token_ids)

@@ -38,7 +38,9 @@ class Conversation:
     ``breaks`` counts the segments that began because the template rewrote history.
     """
 
-    def __init__(self, template: ChatTemplate, messages: Sequence[Message], tools: Sequence[Any] | None) -> None:
+    def __init__(
+        self, template: ChatTemplate, messages: Sequence[Message], tools: Sequence[Any] | None
+    ) -> None:
         self._template, self._tools = template, tools
         self.messages: tuple[Message, ...] = ()
         self.turns: tuple[Turn, ...] = ()
@@ -54,12 +56,18 @@ class Conversation:
     def prompt_ids(self) -> Ids:
         """int32 [L]: the whole current segment, to sample from."""
         pending = self._pending("sampling")
-        return pending.context_ids if pending.starts_segment else np.concatenate([self._ids, pending.context_ids])
+        return (
+            pending.context_ids
+            if pending.starts_segment
+            else np.concatenate([self._ids, pending.context_ids])
+        )
 
     def add(self, completion: Completion) -> None:
         """Appends what was sampled, ids untouched. TemplateError for text without token ids."""
         if completion.text and not len(completion.token_ids):
-            raise TemplateError("a completion without token ids cannot join a conversation of tokens")
+            raise TemplateError(
+                "a completion without token ids cannot join a conversation of tokens"
+            )
         self._append(completion, {"role": "assistant", "content": completion.text}, completion.text)
 
     def write(self, message: Message) -> None:
@@ -82,12 +90,16 @@ class Conversation:
 
     def _pending(self, what: str) -> Pending:
         if self.pending is None:
-            raise TemplateError(f"the assistant spoke last: extend() the conversation before {what}")
+            raise TemplateError(
+                f"the assistant spoke last: extend() the conversation before {what}"
+            )
         return self.pending
 
     def _append(self, completion: Completion, message: Message, said: str) -> None:
         prompt, pending = self.prompt_ids, self._pending("adding")
-        self.turns += (Turn(pending.messages, completion, pending.context_ids, pending.starts_segment),)
+        self.turns += (
+            Turn(pending.messages, completion, pending.context_ids, pending.starts_segment),
+        )
         self._ids = np.concatenate([prompt, completion.token_ids])
         self.messages += (message,)
         self._shown, self._said, self.pending = self._text, said, None

@@ -17,7 +17,9 @@ def plain_messages(messages: Sequence[Message]) -> list[Message]:
 
 def _plain(message: Message) -> Message:
     if not isinstance(message.get("role"), str):
-        raise TemplateError(f"a message needs a role, as in {{'role': 'user', 'content': '...'}}; got {message!r}")
+        raise TemplateError(
+            f"a message needs a role, as in {{'role': 'user', 'content': '...'}}; got {message!r}"
+        )
     plain = {**message, "content": flat_text(message.get("content"))}
     if message.get("tool_calls"):
         plain["tool_calls"] = [_plain_call(call) for call in message["tool_calls"]]
@@ -30,9 +32,13 @@ def flat_text(content: Any) -> str:
         return ""
     if isinstance(content, str):
         return content
-    if isinstance(content, list) and all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
+    if isinstance(content, list) and all(
+        isinstance(p, dict) and isinstance(p.get("text"), str) for p in content
+    ):
         return "".join(part["text"] for part in content)
-    raise TemplateError(f"message content must be text or a list of text parts, not {content!r:.200}")
+    raise TemplateError(
+        f"message content must be text or a list of text parts, not {content!r:.200}"
+    )
 
 
 def _plain_call(call: dict[str, Any]) -> dict[str, Any]:

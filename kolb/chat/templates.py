@@ -7,8 +7,8 @@ it sampled, and only what stands between two answers is encoded (``kolb.chat.con
 from __future__ import annotations
 
 import logging
-import os.path
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +27,13 @@ log = logging.getLogger("kolb.chat")
 
 PLAIN = (
     "{% for tool in tools or [] %}{{ 'tool: ' + tool | tojson + '\n' }}{% endfor %}"
-    "{% for message in messages %}{{ message.role + ': ' + (message.content or '') }}"
+    "{% for message in messages %}{{ message.role + ':\n' + message.content }}"
     "{% for call in message.tool_calls or [] %}"
     "{{ '<tool_call>' + (call.function or call) | tojson + '</tool_call>' }}{% endfor %}"
     "{{ (eos_token if message.role == 'assistant' else '') + '\n' }}{% endfor %}"
-    "{{ 'assistant:' if add_generation_prompt else '' }}"
+    "{{ 'assistant:\n' if add_generation_prompt else '' }}"
 )
-"""Roles on lines, the end token after assistant messages. For tokenizers without a chat template."""
+"""Roles on lines of their own, the end token behind what the assistant says. For tokenizers without a template."""
 
 SENTINEL = "kolb0sentinel0kolb"
 DATE = "26 Jul 2024"
@@ -85,7 +85,9 @@ class ChatTemplate:
             )
         return Conversation(self, messages, tools)
 
-    def transcribe(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> Conversation:
+    def transcribe(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None = None
+    ) -> Conversation:
         """A chat that somebody wrote, laid out as if it had been sampled: every assistant message becomes a
         Turn whose completion was ``given``. What follows the last of them is nobody's prompt, and left out.
         """
@@ -111,18 +113,26 @@ class ChatTemplate:
         ids = [int(i) for i in ids]
         while ids and (ids[-1] in self._special or ids[-1] in self._end_ids):
             ids.pop()
-        return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        return str(
+            self.tokenizer.decode(
+                ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
+        )
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Any] | None = None, *, answer: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Any] | None = None,
+        *,
+        answer: bool = True,
+    ) -> str:
         """The text of ``messages``; ``answer`` adds the words that ask the assistant to speak."""
         chat = plain_messages(messages)
         if chat and chat[0]["role"] == "system" and self._must_merge_system():
             chat = merge_system(chat)
         text = self._render(chat, tools, answer)
-        for message in chat:
-            for call in message.get("tool_calls") or ():
-                if call.get("function", call)["name"] not in text:
-                    raise TemplateError(f"the chat template of {_name(self.tokenizer)} drops tool calls; write them into `content`")
+        if any(message.get("tool_calls") for message in chat):
+            self._check_calls(chat, tools, answer, text)
         return text
 
     def encode(self, text: str) -> Ids:
@@ -150,7 +160,9 @@ class ChatTemplate:
 
     def _render(self, chat: Sequence[Message], tools: Sequence[Any] | None, answer: bool) -> str:
         if not chat:
-            raise TemplateError("no messages: a chat template needs at least one before the assistant speaks")
+            raise TemplateError(
+                "no messages: a chat template needs at least one before the assistant speaks"
+            )
         try:
             return str(
                 self.tokenizer.apply_chat_template(
@@ -164,7 +176,24 @@ class ChatTemplate:
             )
         except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
             roles = ", ".join(m["role"] for m in chat)
-            raise TemplateError(f"the chat template of {_name(self.tokenizer)} refuses the roles [{roles}]: {error}") from error
+            raise TemplateError(
+                f"the chat template of {_name(self.tokenizer)} refuses the roles [{roles}]: {error}"
+            ) from error
+
+    def _check_calls(
+        self, chat: Sequence[Message], tools: Sequence[Any] | None, answer: bool, text: str
+    ) -> None:
+        """TemplateError where the same ``text`` comes out without the tool calls."""
+        bare = [{k: v for k, v in message.items() if k != "tool_calls"} for message in chat]
+        try:
+            drops = self._render(bare, tools, answer) == text
+        except TemplateError:
+            drops = False  # it misses them, so it reads them
+        if drops:
+            raise TemplateError(
+                f"the chat template of {_name(self.tokenizer)} drops tool calls;"
+                " write them into `content`"
+            )
 
     def _must_merge_system(self) -> bool:
         """Whether the template refuses a system message, or drops it silently."""
@@ -175,18 +204,28 @@ class ChatTemplate:
             except TemplateError:
                 self._merges_system = True
             if self._merges_system:
-                self.say_once("system", "no system role in this chat template; its text goes before the first user message")
+                self.say_once(
+                    "system",
+                    "no system role in this chat template; its text goes before the first user message",
+                )
         return self._merges_system
 
     def _find_end(self) -> tuple[str, str, int | None]:
         """What the template writes behind a last answer; what it writes behind any answer, up to and with
         its end token; and that token. The latter two are empty where it writes none."""
         user, answer = {"role": "user", "content": "?"}, {"role": "assistant", "content": SENTINEL}
-        texts = self._render([user, answer], None, False), self._render([user, answer, user], None, True)
+        texts = (
+            self._render([user, answer], None, False),
+            self._render([user, answer, user], None, True),
+        )
         if not all(SENTINEL in text for text in texts):
-            raise TemplateError(f"the chat template of {_name(self.tokenizer)} does not show what the assistant says")
+            raise TemplateError(
+                f"the chat template of {_name(self.tokenizer)} does not show what the assistant says"
+            )
         last, inner = (text.split(SENTINEL, 1)[1] for text in texts)
-        shared = os.path.commonprefix([last, inner])
+        shared = "".join(
+            a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(last, inner, strict=False))
+        )
         for token in self.encode_behind(shared):
             text = self.tokenizer.decode([int(token)])
             if int(token) in self._special:
@@ -198,7 +237,9 @@ class ChatTemplate:
     def _warn_of_dates(self) -> None:
         texts = self._source or self.tokenizer.chat_template
         if "strftime_now" in str(texts) and "date_string" not in str(texts):
-            self.say_once("date", "this chat template writes today's date, so prompts change from day to day")
+            self.say_once(
+                "date", "this chat template writes today's date, so prompts change from day to day"
+            )
 
 
 def _source(tokenizer: Any, template: str | None) -> str | None:
@@ -206,19 +247,23 @@ def _source(tokenizer: Any, template: str | None) -> str | None:
     if template is None:
         if not tokenizer.chat_template:
             raise TemplateError(
-                f"{_name(tokenizer)} has no chat template; set `template = \"plain\"` in the recipe's policy, or"
-                " `template = \"FILE.jinja\"` with the template that the model was trained with"
+                f'{_name(tokenizer)} has no chat template; set `template = "plain"` in the recipe\'s policy, or'
+                ' `template = "FILE.jinja"` with the template that the model was trained with'
             )
         return None
     if template == "plain":
         if tokenizer.eos_token is None:
-            raise TemplateError(f"{_name(tokenizer)} has no eos token, which the plain template needs; set tokenizer.eos_token")
+            raise TemplateError(
+                f"{_name(tokenizer)} has no eos token, which the plain template needs; set tokenizer.eos_token"
+            )
         begins = tokenizer.encode("")[:1] == [tokenizer.bos_token_id]
         return "{{ bos_token }}" + PLAIN if begins and tokenizer.bos_token else PLAIN
     if "{%" in template or "{{" in template:
         return template
     if not Path(template).is_file():
-        raise TemplateError(f"template = {template!r} is neither \"plain\", nor a file, nor the text of a Jinja template")
+        raise TemplateError(
+            f'template = {template!r} is neither "plain", nor a file, nor the text of a Jinja template'
+        )
     return Path(template).read_text(encoding="utf-8")
 
 

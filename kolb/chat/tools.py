@@ -44,7 +44,9 @@ def parse_tool_calls(text: str) -> tuple[list[ToolCall], list[str]]:
             data = json.loads(body)
             calls += [_call(item) for item in (data if isinstance(data, list) else [data])]
         except (ValueError, RecursionError) as error:
-            errors.append(f"malformed tool call ({error}); write {{\"name\": ..., \"arguments\": {{...}}}}: {body.strip()[:200]}")
+            errors.append(
+                f'malformed tool call ({error}); write {{"name": ..., "arguments": {{...}}}}: {body.strip()[:200]}'
+            )
     return calls, errors
 
 

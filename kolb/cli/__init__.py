@@ -24,7 +24,9 @@ app.add_typer(models, name="models")
 
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change the recipe: stages.rl.steps=20. Repeatable."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change the recipe: stages.rl.steps=20. Repeatable."
+    ),
 ]
 Source = Annotated[str, typer.Argument(metavar="RUN_OR_RECIPE", help="A run's folder or a recipe.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
@@ -68,7 +70,9 @@ def run(
     elif recipe:
         start_run(recipe, sets or [], out, quiet)
     else:
-        raise RecipeError("give a recipe, as in `kolb run recipes/quickstart.toml`, or --resume RUN")
+        raise RecipeError(
+            "give a recipe, as in `kolb run recipes/quickstart.toml`, or --resume RUN"
+        )
 
 
 @app.command(name="eval")
@@ -120,10 +124,14 @@ def play(
 @app.command()
 def view(
     run: Run,
-    step: Annotated[int | None, typer.Option(help="A step; without it, the run as a whole.")] = None,
+    step: Annotated[
+        int | None, typer.Option(help="A step; without it, the run as a whole.")
+    ] = None,
     group: Annotated[int | None, typer.Option(help="A group of that step.")] = None,
     episode: Annotated[int | None, typer.Option(help="An episode of that group.")] = None,
-    tokens: Annotated[bool, typer.Option("--tokens", help="Token by token, with logprobs.")] = False,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Token by token, with logprobs.")
+    ] = False,
 ) -> None:
     """Browse what a run did: steps, groups, episodes, turns, tokens."""
     from kolb.cli.viewing import view_run
@@ -133,9 +141,7 @@ def view(
 
 @app.command()
 def check(
-    environment: Annotated[
-        str, typer.Argument(help="A name, a dotted name, or a file.py[:NAME].")
-    ],
+    environment: Annotated[str, typer.Argument(help="A name, a dotted name, or a file.py[:NAME].")],
     options: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Its options.")
     ] = None,

@@ -9,7 +9,9 @@ from kolb.models.fetch import KNOWN, cache_folder, get, is_here
 
 def list_known() -> None:
     for name, model in KNOWN.items():
-        where = f"in {cache_folder() / name}" if is_here(name) else f"{model.download_mb} MB to fetch"
+        where = (
+            f"in {cache_folder() / name}" if is_here(name) else f"{model.download_mb} MB to fetch"
+        )
         print(f"{name:<16} {model.parameters / 1e6:.0f}M parameters, {model.licence}, {where}")
         print(f"{'':<16} {model.about}")
 

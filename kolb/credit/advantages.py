@@ -32,7 +32,7 @@ def centre(rewards: Values) -> Advantages:
 def standardise(
     rewards: Values,
     *,
-    ddof: int = 1,
+    ddof: Literal[0, 1] = 1,
     epsilon: float = 1e-6,
     singleton: Literal["reward", "zero"] = "reward",
 ) -> Advantages:
@@ -59,7 +59,7 @@ def standardise(
 
 
 def leave_one_out(rewards: Values) -> Advantages:
-    """``r`` minus the mean of the others (RLOO, arXiv:2402.14740, section 3.2). A group of one gets 0.
+    """``r`` minus the mean of the others (RLOO, arXiv:2402.14740). A group of one gets 0.
 
     >>> leave_one_out([1.0, 0.0, 0.0])
     [1.0, -0.5, -0.5]
@@ -72,7 +72,7 @@ def leave_one_out(rewards: Values) -> Advantages:
     return _among_present(rewards, advantages)
 
 
-def whiten(values: Values, *, ddof: int = 0, epsilon: float = 1e-8) -> Advantages:
+def whiten(values: Values, *, ddof: Literal[0, 1] = 0, epsilon: float = 1e-8) -> Advantages:
     """Mean 0 and deviation 1 over a whole batch, groups ignored (REINFORCE++, arXiv:2501.03262).
 
     Values may belong to trajectories or to tokens. A batch of one gets 0.

@@ -110,7 +110,11 @@ class ScriptedSampler:
     def _tokens(self, text: str, prompt_length: int, params: SamplingParams) -> Completion:
         template = ScriptedTemplate()
         is_stopped = bool(params.stop) and text.endswith(params.stop)
-        ids = template.encode(text) if is_stopped else np.append(template.encode(text), template.end_ids)
+        ids = (
+            template.encode(text)
+            if is_stopped
+            else np.append(template.encode(text), template.end_ids)
+        )
         room = params.max_tokens
         if self.engine.context_window:
             room = min(room, max(self.engine.context_window - prompt_length, 0))
@@ -169,7 +173,9 @@ class ScriptedLearner:
         use_base: bool = False,
     ) -> list[dict[str, Floats]]:
         if use_base and not self._keeps_base:
-            raise RecipeError(f"policy {self.name!r} was opened without keep_base, so its base is gone")
+            raise RecipeError(
+                f"policy {self.name!r} was opened without keep_base, so its base is gone"
+            )
         answers = []
         for example in examples:
             mask = np.any([w != 0 for w in example.weights.values()], axis=0)
@@ -203,7 +209,9 @@ class ScriptedLearner:
         pending = self._pending
         self._forget()
         if not math.isfinite(norm):
-            raise NonFiniteError(f"policy {self.name!r}: the gradient norm is {norm}; nothing was changed")
+            raise NonFiniteError(
+                f"policy {self.name!r}: the gradient norm is {norm}; nothing was changed"
+            )
         self.digest = hashlib.blake2b(f"{self.digest}{pending}{lr!r}".encode()).hexdigest()
         self.version += 1
         return {"grad_norm": norm}
@@ -244,5 +252,7 @@ def digest_of(example: Example) -> str:
     }
     digest = hashlib.blake2b(example.policy.encode())
     for name, array in arrays.items():
-        digest.update(name.encode() + (b"-" if array is None else np.ascontiguousarray(array).tobytes()))
+        digest.update(
+            name.encode() + (b"-" if array is None else np.ascontiguousarray(array).tobytes())
+        )
     return digest.hexdigest()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kolb.engines.base import Report
 from kolb.errors import NonFiniteError
-from kolb.terms.base import TokenStats, prepare
+from kolb.terms.base import PINNED, TokenStats, prepare
 from kolb.types import Example, Floats
 
 ENTROPY = 2.0
@@ -24,16 +24,19 @@ def evaluate_terms(
     """The Report of one ``forward_backward``, and the squared norm of the gradient of all logprobs."""
     report = Report(
         tokens=sum(len(e.prompt_ids) + len(e.target_ids) for e in examples),
-        targets=sum(int(np.any([w != 0 for w in e.weights.values()], axis=0).sum()) for e in examples),
+        targets=sum(
+            int(np.any([w != 0 for w in e.weights.values()], axis=0).sum()) for e in examples
+        ),
     )
     current = torch.tensor(np.concatenate([*logprobs, []]), dtype=torch.float32, requires_grad=True)
     total = current.sum() * 0
     for term, coefficients in zip(terms, _by_term(terms, examples), strict=True):
         result = term(_stats(term, examples, current, coefficients))
         total = total + result.loss
-        report.add(Report({term.name: float(result.loss)}, dict(result.metrics)))
-    if not math.isfinite(float(total)):
-        raise NonFiniteError(f"the loss is {float(total)} over {len(examples)} examples")
+        report.add(Report({term.name: float(result.loss.detach())}, dict(result.metrics)))
+    loss = float(total.detach())
+    if not math.isfinite(loss):
+        raise NonFiniteError(f"the loss is {loss} over {len(examples)} examples")
     total.backward()
     assert current.grad is not None
     return report, float((current.grad**2).sum())
@@ -53,15 +56,18 @@ def _stats(
 ) -> TokenStats:
     """The tokens with weight in the term's stream, as an engine hands them over."""
     lengths = [len(e.target_ids) for e in examples]
-    keep = _flat([e.weights.get(term.stream, np.zeros(n)) for e, n in zip(examples, lengths)]) != 0
+    zeros = [np.zeros(n, np.float32) for n in lengths]
+    weights = [e.weights.get(term.stream, z) for e, z in zip(examples, zeros, strict=True)]
+    keep = _flat(weights) != 0
 
     def given(arrays: Sequence[Floats | None], instead: Tensor) -> Tensor:
         parts = torch.split(instead, lengths)
-        return torch.cat([p if a is None else torch.tensor(a) for a, p in zip(arrays, parts)])
+        pairs = zip(arrays, parts, strict=True)
+        return torch.cat([part if a is None else torch.tensor(a) for a, part in pairs])
 
     now = current.detach()
     old = given([e.old_logprobs for e in examples], now)
-    names = sorted({n for e in examples for n in e.extras if not n.startswith("coefficients/")})
+    names = sorted({n for e in examples for n in e.extras if not n.startswith(PINNED)})
     extras = {n: given([e.extras.get(n) for e in examples], torch.zeros_like(now)) for n in names}
     return TokenStats(
         logprobs=current[keep],

@@ -36,7 +36,7 @@ def messages_of(prompt: Ids) -> list[Message]:
 
     What follows an END that is missing (a completion that was cut) belongs to the cut message.
     """
-    text = ScriptedTemplate().decode(prompt)
+    text = "".join(map(chr, prompt))
     parts = [part.partition("\n") for part in text.split(START)[1:-1]]
     return [{"role": role, "content": content.removesuffix(END)} for role, _, content in parts]
 
@@ -52,16 +52,23 @@ class ScriptedTemplate:
         return encode(text)
 
     def decode(self, ids: Ids | Sequence[int]) -> str:
-        return "".join(chr(i) for i in ids)
+        """The text of ``ids``, without the marks at its end."""
+        return "".join(map(chr, ids)).rstrip(END)
 
     def open(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> ScriptedChat:
         chat = ScriptedChat()
-        chat.extend(messages)
+        chat.extend(
+            [{"role": "tools", "content": json.dumps(list(tools))}, *messages]
+            if tools
+            else messages
+        )
         return chat
 
-    def transcribe(self, messages: Sequence[Message]) -> ScriptedChat:
+    def transcribe(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None = None
+    ) -> ScriptedChat:
         """The chat with every assistant message as a ``given`` completion."""
-        chat = ScriptedChat()
+        chat = self.open((), tools)
         for message in messages:
             if message["role"] == "assistant":
                 said = layout(message).removeprefix(OPENING)
@@ -81,7 +88,8 @@ class ScriptedChat:
 
     @property
     def _context_ids(self) -> Ids:
-        cut = bool(self.turns) and not self.turns[-1].completion.token_ids[-1:].tolist() == [ord(END)]
+        last = self.turns[-1].completion.token_ids[-1:].tolist() if self.turns else [ord(END)]
+        cut = last != [ord(END)]
         return encode((END if cut else "") + "".join(map(layout, self._heard)) + OPENING)
 
     @property

@@ -31,7 +31,7 @@ class Dataset:
     ``reward`` names a function (``"file.py:function"``, ``"package.module.function"``), several, or several
     with weights: ``{"rewards.py:correct" = 1.0, "rewards.py:short" = 0.1}``. ``"exact_match"`` compares the
     completion with ``answer_column``. Files of demonstrations need none. The reward of an episode is the
-    weighted sum of the functions that did not abstain.
+    weighted sum of the functions that did not abstain. ``answer_column`` reaches them as ``answer``, too.
 
     ``path`` is the train split. ``test_fraction`` and ``dev_fraction`` of it are set aside by a hash of the
     row, so that a row stays where it is when others come or go; ``test_path`` is a file of its own.

@@ -89,14 +89,13 @@ def _draw(request: BoardRequest, seed: int, seen: set[Rows]) -> Board:
         if moves is None or moves > request.longest:
             continue
         if rows not in seen and split_of(rows) == request.split:
-            tags = {"size": len(rows), "shortest_path": moves}
+            tags: dict[str, Any] = {"size": len(rows), "shortest_path": moves}
             if request.game == "frozenlake":
                 tags["p"] = share
             return Board(rows, seed, tags)
     raise RecipeError(
-        f"found no further {request.split} board of {request.game} in {_PATIENCE} draws after "
-        f"{len(seen) or 'some'} boards (sizes {list(request.sizes)}, at most {request.longest} moves); "
-        "ask for fewer tasks or allow more sizes"
+        f"found no further {request.split} board of {request.game} in {_PATIENCE} draws (sizes "
+        f"{list(request.sizes)}, at most {request.longest} moves); ask for fewer tasks or allow more sizes"
     )
 
 
@@ -130,21 +129,20 @@ def shortest(game: str, rows: Rows) -> int | None:
     return board.distance(board.start)
 
 
-@lru_cache(maxsize=16)
 def read_boards(game: str, path: str) -> tuple[Board, ...]:
     """The boards of a JSONL file: ``board`` or ``layout`` is a list of strings, as in the ERL paper's files.
 
     ``size``, ``p``, ``seed`` and ``layout_name`` are kept as tags. Raises RecipeError with file and line.
     """
-    file = Path(path).expanduser()
+    return _read_file(game, Path(path).expanduser().resolve())
+
+
+@lru_cache(maxsize=16)
+def _read_file(game: str, file: Path) -> tuple[Board, ...]:
     if not file.is_file():
-        raise RecipeError(f"boards: there is no file {file.resolve()}")
-    lines = file.read_text(encoding="utf-8").splitlines()
-    return tuple(
-        _read_board(game, line, f"{file}:{number}")
-        for number, line in enumerate(lines, start=1)
-        if line.strip()
-    )
+        raise RecipeError(f"boards: there is no file {file}")
+    lines = enumerate(file.read_text(encoding="utf-8").splitlines(), start=1)
+    return tuple(_read_board(game, line, f"{file}:{n}") for n, line in lines if line.strip())
 
 
 def _read_board(game: str, line: str, where: str) -> Board:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 ACTIONS = ("Left", "Down", "Right", "Up")
 """In gymnasium's order: the digits 1 to 4 of a reply, less one, index it."""
@@ -22,29 +22,6 @@ State = tuple[Cell, ...]
 Rows = tuple[str, ...]
 
 _STEPS: dict[str, Cell] = {"Left": (0, -1), "Down": (1, 0), "Right": (0, 1), "Up": (-1, 0)}
-
-
-class Game(Protocol):
-    """One board. ``roles`` name everything that a cell can show; the agent is ``state[0]``."""
-
-    roles: ClassVar[tuple[str, ...]]
-
-    @property
-    def rows(self) -> Rows: ...
-    @property
-    def start(self) -> State: ...
-    @property
-    def goal(self) -> Cell: ...
-    def move(self, state: State, action: str) -> State:
-        """The state after ``action``; the same state when the move is blocked."""
-        ...
-
-    def is_won(self, state: State) -> bool: ...
-    def is_lost(self, state: State) -> bool: ...
-    def role_at(self, state: State, cell: Cell) -> str: ...
-    def distance(self, state: State) -> int | None:
-        """Moves to the win; None when it cannot be won any more."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -75,6 +52,7 @@ class FrozenLake:
         return _find(self.rows, "G")
 
     def move(self, state: State, action: str) -> State:
+        """The state after ``action``; the same state when the move is blocked."""
         there = _shift(state[0], action)
         return (there,) if _inside(self.rows, there) else state
 
@@ -153,7 +131,11 @@ class Sokoban:
         return _sokoban_distances(self.walls, self.goal).get(state)
 
 
-GAMES: dict[str, type[FrozenLake] | type[Sokoban]] = {"frozenlake": FrozenLake, "sokoban": Sokoban}
+Game = FrozenLake | Sokoban
+"""One board. ``roles`` name everything that a cell can show; the agent is ``state[0]``; ``distance`` is the
+number of moves to the win, None when the state cannot be won any more."""
+
+GAMES: dict[str, type[Game]] = {"frozenlake": FrozenLake, "sokoban": Sokoban}
 
 
 def solve(game: Game) -> list[str] | None:

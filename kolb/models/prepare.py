@@ -42,6 +42,11 @@ def trainings(recipe: Recipe) -> dict[str, TokenizerTraining]:
 
 
 def prepare_models(recipe: Recipe, directory: Path) -> Recipe:
+    """``prepared`` for those who are in no event loop."""
+    return asyncio.run(prepared(recipe, directory))
+
+
+async def prepared(recipe: Recipe, directory: Path) -> Recipe:
     """``recipe`` with its trained tokenizers in place, in the run ``directory`` under ``models/POLICY``.
 
     One that is there already is used as it is. Raises RecipeError where the config and the tokenizer
@@ -52,16 +57,18 @@ def prepare_models(recipe: Recipe, directory: Path) -> Recipe:
     for name, training in trainings(recipe).items():
         home = Path(directory) / "models" / name
         if not home.is_dir():
-            save_tokenizer(training, sources[training.train_on], home)
+            await save_tokenizer(training, sources[training.train_on], home)
         policies[name] = with_tokenizer(policies[name], home, name)
     return replace(recipe, policies=policies)
 
 
-def save_tokenizer(training: TokenizerTraining, source: EnvironmentSource, home: Path) -> None:
+async def save_tokenizer(
+    training: TokenizerTraining, source: EnvironmentSource, home: Path
+) -> None:
     """Trains, and lets ``home`` appear whole by one rename."""
     from kolb.models.tokenizers import train_tokenizer
 
-    texts = asyncio.run(gather_texts(source, source.tasks("train")[: training.tasks]))
+    texts = await gather_texts(source, source.tasks("train")[: training.tasks])
     beside = home.with_name(f".{home.name}-{os.getpid()}")
     beside.mkdir(parents=True, exist_ok=True)
     train_tokenizer(texts, vocab_size=training.vocab_size).save_pretrained(beside)

@@ -35,7 +35,7 @@ PIECES = "|".join(
 
 CHATML = (
     "{% if tools %}<|im_start|>system\n"
-    "You may call a tool by writing <tool_call>{\"name\": ..., \"arguments\": {...}}</tool_call>. Tools:"
+    'You may call a tool by writing <tool_call>{"name": ..., "arguments": {...}}</tool_call>. Tools:'
     "{% for tool in tools %}{{ '\n' + tool | tojson }}{% endfor %}<|im_end|>\n{% endif %}"
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}"
     "{{ message.content or '' }}"
@@ -119,7 +119,9 @@ def _finished(tokenizer: Tokenizer, words: Sequence[str]) -> PreTrainedTokenizer
     for word in words:
         ids = tokenizer.encode(word, add_special_tokens=False).ids
         if len(ids) != 1 or tokenizer.decode(ids, skip_special_tokens=False) != word:
-            raise RecipeError(f"extra word {word!r} cannot be a token of its own; use letters, digits or symbols of ASCII")
+            raise RecipeError(
+                f"extra word {word!r} cannot be a token of its own; use letters, digits or symbols of ASCII"
+            )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,

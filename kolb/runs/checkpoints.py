@@ -55,7 +55,7 @@ class Checkpoint:
         """Where that learner's files are; RunDirectoryError when it was not saved."""
         path = self.path / "learners" / learner
         if not path.is_dir():
-            saved = sorted(p.name for p in (self.path / "learners").iterdir())
+            saved = sorted(p.name for p in self.path.glob("learners/*"))
             raise RunDirectoryError(f"{self.path} holds no policy {learner!r}; it holds {saved}")
         return path
 

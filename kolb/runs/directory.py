@@ -4,7 +4,7 @@
     env.json                  versions, platform, commit, command line
     metrics.jsonl             one flat line per step: {"schema": 1, "step": 3, "stage": "rl", "reward/mean": 0.5}
     episodes/000003.jsonl.gz  the step's groups (kolb.runs.records)
-    memory/000003.json        the experience library after the step, as it writes itself
+    memory/000003.json        the experience library after the step, in its own schema
     checkpoints/000003/       the state after the step (kolb.runs.checkpoints)
     log.txt                   what happened, in words
 
@@ -30,6 +30,7 @@ from kolb.runs.files import (
     cut_torn_line,
     json_text,
     parse_line,
+    plain,
     write_atomic,
 )
 from kolb.runs.lock import RunLock
@@ -92,10 +93,15 @@ class RunDirectory:
         if not (path / "env.json").is_file():
             raise RunDirectoryError(f"{path} is not a run directory: it has no env.json")
         check_schema(_read_json(path / "env.json"), SCHEMA, str(path / "env.json"))
-        lock = RunLock(path) if write else None
-        if write:
-            cut_torn_line(path / "metrics.jsonl")
-        return cls(path, lock)
+        if not write:
+            return cls(path, None)
+        lock = RunLock(path)
+        try:
+            _repair(path)
+            return cls(path, lock)
+        except BaseException:
+            lock.release()
+            raise
 
     def close(self) -> None:
         """Lets another process write. Reading stays possible."""
@@ -134,11 +140,11 @@ class RunDirectory:
         step: int,
         groups: Sequence[Group],
         metrics: Mapping[str, float],
-        library: str | None = None,
+        library: Any = None,
         *,
         stage: str = "",
     ) -> None:
-        """Writes a step: its groups (if any), the library's own text (if any), its metrics line last."""
+        """Writes a step: its groups (if any), the library as JSON data (if any), its metrics line last."""
         self.need_lock("record a step")
         if step < self._last:
             raise RunDirectoryError(
@@ -149,7 +155,8 @@ class RunDirectory:
         if groups:
             self._write_episodes(step, groups)
         if library is not None:
-            write_atomic(self.file("memory", step), library.encode())
+            content = json_text(plain(library), indent=2)
+            write_atomic(self.file("memory", step), content + b"\n")
         append_line(self.metrics_path, line)
         self._last = step
 
@@ -214,10 +221,10 @@ class RunDirectory:
             raise RunDirectoryError(f"{self.path} has no episodes of step {step}; {range_}")
         return path
 
-    def library(self, step: int | None = None) -> str | None:
-        """The library's text after ``step`` (the newest when None); None where there is none."""
+    def library(self, step: int | None = None) -> Any:
+        """The library as JSON data after ``step`` (the newest when None); None where there is none."""
         numbers = [n for n in self.numbered("memory") if step is None or n <= step]
-        return self.file("memory", numbers[-1]).read_text("utf-8") if numbers else None
+        return _read_json(self.file("memory", numbers[-1])) if numbers else None
 
     def recipe(self) -> dict[str, Any]:
         """The resolved recipe as plain data."""
@@ -233,6 +240,14 @@ class RunDirectory:
         names = [p.name for p in (self.path / folder).glob(f"[0-9]*{ending}")]
         stems = [name.removesuffix(ending) for name in names]
         return sorted(int(stem) for stem in stems if stem.isdigit())
+
+
+def _repair(path: Path) -> None:
+    """Clears what a killed writer left half done."""
+    cut_torn_line(path / "metrics.jsonl")
+    for folder in (path, path / "episodes", path / "memory"):
+        for leftover in folder.glob("*.tmp-*"):
+            leftover.unlink()
 
 
 def _read_json(path: Path) -> dict[str, Any]:

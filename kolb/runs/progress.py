@@ -18,8 +18,6 @@ from kolb.runs.plots import plot_png, plot_text, sparkline
 __all__ = ["Progress", "duration", "plot_png", "plot_text", "sparkline"]
 
 PLAIN_EVERY_S = 5.0
-TOKENS = ("tokens/sampled", "tokens/policy", "tokens/targets")
-SUCCESS = ("success/mean", "outcome/mean", "eval/success", "eval/outcome")
 RECENT_STEPS = 20
 """Time left is judged by this many steps, so that a change of stage is soon noticed."""
 
@@ -46,6 +44,7 @@ class Progress:
         self._times: deque[tuple[int, float]] = deque(maxlen=RECENT_STEPS + 1)
         self._shown_at = -math.inf
         self._stage = ""
+        self._evaluated: float | None = None
 
     def __enter__(self) -> Self:
         self._try(self._open)
@@ -59,7 +58,7 @@ class Progress:
         """Shows that ``step`` (from 1, over all stages) of ``stage`` is done."""
         now = self._clock()
         if not self._times:
-            self._times.append((step - 1, now - _number(metrics, ("time/step_s",), 0.0)))
+            self._times.append((step - 1, now - _number(metrics, "time/step_s", 0.0)))
         self._times.append((step, now))
         self._try(lambda: self._show(stage, step, metrics, now))
 
@@ -78,32 +77,38 @@ class Progress:
             self._live = _Live(self._total, self._stream)
 
     def _show(self, stage: str, step: int, metrics: Mapping[str, float], now: float) -> None:
-        facts = self._facts(step, metrics)
+        facts, left = self._facts(metrics), self._time_left(step)
         if self._live is not None:
-            self._live.step(stage, step, facts)
+            self._live.step(stage, step, facts, left)
             return
         is_due = (
             now - self._shown_at >= PLAIN_EVERY_S or step >= self._total or stage != self._stage
         )
         if is_due:
             self._shown_at, self._stage = now, stage
-            self._print("  ".join([f"step {step}/{self._total}", stage, *facts]))
+            parts = [f"step {step}/{self._total}", stage, *facts, left]
+            self._print("  ".join(part for part in parts if part))
 
-    def _facts(self, step: int, metrics: Mapping[str, float]) -> list[str]:
-        """Only what is known: reward, success, speed, time left."""
-        (first, since), (last, until) = self._times[0], self._times[-1]
-        seconds = (until - since) / max(last - first, 1)
-        newest = until - self._times[-2][1]
-        reward = _number(metrics, ("reward/mean",))
-        success = _number(metrics, SUCCESS)
-        tokens = _number(metrics, TOKENS)
+    def _facts(self, metrics: Mapping[str, float]) -> list[str]:
+        """Only what is known: reward, success, the last evaluation, speed."""
+        seconds = self._times[-1][1] - self._times[-2][1]
+        reward = _number(metrics, "reward/mean")
+        success = _number(metrics, "success/mean")
+        tokens = _number(metrics, "tokens/sampled")
+        # Evaluation comes now and then; its last word stays on show.
+        self._evaluated = _number(metrics, "eval/success", self._evaluated)
         facts = [
             f"reward {reward:.3f}" if reward is not None else "",
             f"success {success:.0%}" if success is not None else "",
-            f"{tokens / newest:,.0f} tok/s" if tokens and newest > 0 else "",
-            f"{duration(seconds * (self._total - step))} left" if step < self._total else "",
+            f"eval {self._evaluated:.0%}" if self._evaluated is not None else "",
+            f"{tokens / seconds:,.0f} tok/s" if tokens and seconds > 0 else "",
         ]
         return [fact for fact in facts if fact]
+
+    def _time_left(self, step: int) -> str:
+        (first, since), (last, until) = self._times[0], self._times[-1]
+        seconds = (until - since) / max(last - first, 1) * (self._total - step)
+        return f"{duration(seconds)} left" if step < self._total else ""
 
     def _print(self, text: str) -> None:
         if self._quiet:
@@ -125,32 +130,38 @@ class Progress:
 
 
 class _Live:
-    """The live line, drawn by rich: stage, bar, steps, facts, and what is going on now."""
+    """Two live lines, drawn by rich: stage, what is going on, bar, steps, time left; facts below."""
 
     def __init__(self, total: int, stream: TextIO) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as Bar
+        from rich.table import Column
 
         self._console = Console(file=stream)
+        # Where space is short the words wrap; the bar and the numbers beside it stay whole.
+        words, whole = Column(overflow="fold"), Column(no_wrap=True, min_width=10)
         columns: list[Any] = [
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[facts]}", markup=False),
-            TextColumn("{task.fields[activity]}", style="dim", markup=False),
+            TextColumn("{task.description}", markup=False, table_column=words),
+            BarColumn(bar_width=10, table_column=whole),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[left]}", markup=False, table_column=Column(no_wrap=True)),
         ]
+        self._stage, self._facts = "starting", ""
         self._bar = Bar(*columns, console=self._console, refresh_per_second=4)
-        self._task = self._bar.add_task("starting", total=total, facts="", activity="")
+        self._task = self._bar.add_task(self._stage, total=total, left="")
         self._bar.start()
 
-    def step(self, stage: str, step: int, facts: list[str]) -> None:
-        self._bar.update(
-            self._task, completed=step, description=stage, facts=" · ".join(facts), activity=""
-        )
+    def step(self, stage: str, step: int, facts: list[str], left: str) -> None:
+        self._stage, self._facts = stage, " · ".join(facts)
+        self._bar.update(self._task, completed=step, description=self._words(""), left=left)
 
     def activity(self, text: str) -> None:
-        self._bar.update(self._task, activity=text)
+        self._bar.update(self._task, description=self._words(text))
+
+    def _words(self, activity: str) -> str:
+        first = f"{self._stage}: {activity}" if activity else self._stage
+        return f"{first}\n{self._facts}" if self._facts else first
 
     def print(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -173,12 +184,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
 
 
-def _number(
-    metrics: Mapping[str, float], names: tuple[str, ...], default: float | None = None
-) -> Any:
-    """The first of ``names`` that has a finite value."""
-    for name in names:
-        value = metrics.get(name)
-        if value is not None and math.isfinite(value):
-            return value
-    return default
+def _number(metrics: Mapping[str, float], name: str, default: float | None = None) -> Any:
+    """The metric where it is there and finite, else ``default``."""
+    value = metrics.get(name)
+    return value if value is not None and math.isfinite(value) else default

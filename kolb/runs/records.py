@@ -64,7 +64,7 @@ def episode_to_json(episode: Episode) -> Json:
     failure = episode.failure
     return {
         "task_id": episode.task_id,
-        "index": episode.index,
+        "index": plain(episode.index),
         "status": episode.status.value,
         "outcome": plain(episode.outcome),
         "failure": None if failure is None else plain(failure),
@@ -78,7 +78,7 @@ def _task(task: Task) -> Json:
         "id": task.id,
         "prompt": plain(task.prompt),
         "answer": plain(task.answer),
-        "seed": task.seed,
+        "seed": plain(task.seed),
         "tags": plain(task.tags),
         "data": plain(task.data),
     }
@@ -89,7 +89,7 @@ def _trajectory(trajectory: Trajectory) -> Json:
         "role": trajectory.role,
         "name": trajectory.name,
         "policy": trajectory.policy,
-        "learns": trajectory.learns,
+        "learns": bool(trajectory.learns),
         "scores": plain(trajectory.scores),
         "weights": plain(trajectory.weights),
         "turns": [_turn(t) for t in trajectory.turns],
@@ -101,13 +101,13 @@ def _turn(turn: Turn) -> Json:
     return {
         "messages": plain(turn.messages),
         "feedback": turn.feedback,
-        "starts_segment": turn.starts_segment,
-        "context_ids": turn.context_ids.tolist(),
+        "starts_segment": bool(turn.starts_segment),
+        "context_ids": np.asarray(turn.context_ids).tolist(),
         "completion": {
             "text": said.text,
             "stop_reason": said.stop_reason,
-            "version": said.version,
-            "token_ids": said.token_ids.tolist(),
+            "version": plain(said.version),
+            "token_ids": np.asarray(said.token_ids).tolist(),
             "logprobs": float32_numbers(said.logprobs),
         },
     }

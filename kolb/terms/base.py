@@ -21,7 +21,8 @@ from kolb.types import Example, Floats
 
 NORMALISATIONS = ("token-mean", "sequence-mean", "sequence-mean-token-sum", "constant")
 
-_PREFIX = "coefficients/"
+PINNED = "coefficients/"
+"""What the names in ``Example.extras`` start with where ``pin`` left a term's coefficients."""
 
 
 @dataclass(frozen=True)
@@ -138,21 +139,16 @@ def prepare(terms: Sequence[Term], examples: Sequence[Example]) -> list[dict[str
     """For each example its coefficients under each term's name: what an engine multiplies by.
 
     They come from ``pin`` where the examples went through it, else ``examples`` are taken as the whole
-    optimiser step. Raises RecipeError when only some were pinned, or when something a term reads is
-    missing.
+    optimiser step. Raises RecipeError when only some examples or terms were pinned, or when something
+    that a term reads is missing.
     """
     check_terms(terms)
     prepared: list[dict[str, Floats]] = [{} for _ in examples]
     for term in terms:
         _check_reads(term, examples)
-        pinned = [example.extras.get(_PREFIX + term.name) for example in examples]
-        found = [c for c in pinned if c is not None]
-        if found and len(found) < len(examples):
-            raise RecipeError(
-                f"{term.name}: {len(found)} of {len(examples)} examples carry coefficients from `pin`, "
-                "the others do not; pin all examples of one optimiser step together"
-            )
-        for mine, c in zip(prepared, found or coefficients(term, examples), strict=True):
+        for mine, c in zip(
+            prepared, _pinned(term, examples) or coefficients(term, examples), strict=True
+        ):
             mine[term.name] = c
     return prepared
 
@@ -166,11 +162,11 @@ def pin(terms: Sequence[Term], examples: Sequence[Example]) -> list[Example]:
     say) belongs in ``extras`` in the same way, at the same moment.
     """
     bare = [
-        replace(e, extras={k: v for k, v in e.extras.items() if not k.startswith(_PREFIX)})
+        replace(e, extras={k: v for k, v in e.extras.items() if not k.startswith(PINNED)})
         for e in examples
     ]
     return [
-        e.with_extras(**{_PREFIX + name: c for name, c in mine.items()})
+        e.with_extras(**{PINNED + name: c for name, c in mine.items()})
         for e, mine in zip(bare, prepare(terms, bare), strict=True)
     ]
 
@@ -185,6 +181,19 @@ def max_of(values: Tensor, stats: TokenStats) -> tuple[float, float]:
     """A ``/max`` metric: the largest of ``values`` over the tokens that count; 0 where there are none."""
     counted = values.detach()[stats.coefficients != 0]
     return (float(counted.max()), 1.0) if len(counted) else (0.0, 0.0)
+
+
+def _pinned(term: Term, examples: Sequence[Example]) -> list[Floats]:
+    """The coefficients that ``pin`` left for the term; empty where the examples were never pinned."""
+    if not any(key.startswith(PINNED) for example in examples for key in example.extras):
+        return []
+    found = [e.extras[PINNED + term.name] for e in examples if PINNED + term.name in e.extras]
+    if len(found) < len(examples):
+        raise RecipeError(
+            f"{term.name}: {len(examples) - len(found)} of {len(examples)} examples carry no "
+            "coefficients from `pin`; pin all examples of one optimiser step together, for all terms"
+        )
+    return found
 
 
 def _constant(term: Term) -> float:

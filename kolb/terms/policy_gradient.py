@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,12 +21,13 @@ class PolicyGradient:
     """``max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high))`` per token, ``r = exp(current - old)``.
 
     PPO's clipped surrogate (arXiv:1707.06347, equation 7); two different bounds are Clip-Higher
-    (arXiv:2503.14476, section 3.1); None leaves that side open. ``dual_clip`` = c caps the loss of a
-    token with A < 0 at ``-A c`` (arXiv:1912.09729), so that one token that became much likelier cannot
-    own the step. Tokens with ``extras["unclipped"]`` above 0 keep ``-A r``, untouched by any clip.
+    (arXiv:2503.14476, section 3.1). A ratio is never below 0, so ``clip_low=1`` leaves that side open;
+    ``clip_high=inf`` leaves the other. ``dual_clip`` = c caps the loss of a token with A < 0 at ``-A c``
+    (arXiv:1912.09729), so that one token that became much likelier cannot own the step. Tokens with
+    ``extras["unclipped"]`` above 0 keep ``-A r``, untouched by any clip.
 
     ``importance_cap`` multiplies each token by ``min(exp(old - sampler), cap)``, a constant, where the
-    weights that sampled are not quite the weights that learn; None leaves that out.
+    weights that sampled are not quite the weights that learn; 0 or None leaves that out.
 
     At ``r = 1`` the gradient is the plain policy gradient, ``-A`` times the gradient of the logprob.
     Metrics: ``clip/share`` of tokens whose loss a clip changed, ``ratio/mean``, ``importance/mean``, and
@@ -35,8 +35,8 @@ class PolicyGradient:
     largest token.
     """
 
-    clip_low: float | None = 0.2
-    clip_high: float | None = 0.2
+    clip_low: float = 0.2
+    clip_high: float = 0.2
     dual_clip: float | None = None
     importance_cap: float | None = 2.0
     stream: str = "policy"
@@ -47,17 +47,15 @@ class PolicyGradient:
     reads: ClassVar[frozenset[str]] = frozenset({"advantages"})
 
     def __post_init__(self) -> None:
-        for what, lowest in (
-            ("clip_low", 0),
-            ("clip_high", 0),
-            ("dual_clip", 1),
-            ("importance_cap", 1),
-        ):
+        for what, lowest in (("clip_low", 0), ("clip_high", 0), ("dual_clip", 1)):
             value = getattr(self, what)
             if value is not None and not value >= lowest:
-                raise RecipeError(
-                    f"{self.name}: {what} = {value}; it is at least {lowest}, or left out"
-                )
+                raise RecipeError(f"{self.name}: {what} = {value}; it must be {lowest} or more")
+        if self.importance_cap and not self.importance_cap >= 1:
+            raise RecipeError(
+                f"{self.name}: importance_cap = {self.importance_cap}; it must be 1 or more, so that "
+                "tokens whose logprobs agree keep their weight of 1, or 0 for no importance weight"
+            )
 
     def __call__(self, stats: TokenStats) -> TermResult:
         ratio = _limited(stats.logprobs - stats.old_logprobs).exp()
@@ -75,9 +73,8 @@ class PolicyGradient:
         return TermResult((stats.coefficients * importance * clipped).sum(), metrics)
 
     def _clip(self, plain: Tensor, ratio: Tensor, stats: TokenStats) -> Tensor:
-        low = 0.0 if self.clip_low is None else 1.0 - self.clip_low
-        high = math.inf if self.clip_high is None else 1.0 + self.clip_high
-        loss = torch.maximum(plain, -stats.advantages * ratio.clamp(low, high))
+        bounded = ratio.clamp(1.0 - self.clip_low, 1.0 + self.clip_high)
+        loss = torch.maximum(plain, -stats.advantages * bounded)
         if self.dual_clip is not None:
             ceiling = -stats.advantages * self.dual_clip
             loss = torch.where(stats.advantages < 0, torch.minimum(loss, ceiling), loss)
@@ -85,9 +82,9 @@ class PolicyGradient:
         return loss if unclipped is None else torch.where(unclipped > 0, plain, loss)
 
     def _importance(self, stats: TokenStats) -> Tensor:
-        if self.importance_cap is None:
+        if not self.importance_cap:
             return torch.ones_like(stats.old_logprobs)
-        difference = _limited(stats.old_logprobs - stats.sampler_logprobs).detach()
+        difference = _limited(stats.old_logprobs - stats.sampler_logprobs)
         return difference.exp().clamp(max=self.importance_cap)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-METHOD = '''
+METHOD = """
 from dataclasses import dataclass
 from kolb.types import Update
 
@@ -28,9 +28,9 @@ class Toy:
         return Update()
 
 METHOD = Toy(group_size=8)
-'''
+"""
 
-ENVIRONMENT = '''
+ENVIRONMENT = """
 from __future__ import annotations
 from dataclasses import dataclass
 from kolb.types import Task
@@ -49,17 +49,20 @@ class Guess:
         raise AssertionError("no test plays this")
 
 ENVIRONMENT = Guess
-'''
+"""
 
-ENGINE = '''
+ENGINE = """
 class Fake:
-    provides = frozenset({"sample", "train", "logprobs", "tokens", "full_ft", "policies"})
+    provides = frozenset({"sample", "train", "logprobs", "tokens", "full_ft", "lora", "policies"})
 
     def __init__(self, *, answer: str = "left", delay_s: float = 0.0):
         self.answer, self.delay_s = answer, delay_s
 
+    def close(self):
+        pass
+
 ENGINE = Fake
-'''
+"""
 
 RECIPE = """
 seed = 3

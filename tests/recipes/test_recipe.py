@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kolb import recipe
-from kolb.errors import RecipeError
+from kolb.errors import CapabilityError, RecipeError
 from kolb.runs.toml import dumps
 
 
@@ -28,9 +28,9 @@ def test_every_table_reaches_its_dataclass_with_defaults_around_it(folder: Path)
 def test_options_overlay_the_methods_own_defaults_not_the_classs(folder: Path):
     text = (folder / "lake.toml").read_text()
     (folder / "lake.toml").write_text(text.replace("group_size = 2", ""))
-    assert getattr(recipe.load(folder / "lake.toml").stages[0].method, "group_size") == 8
+    assert recipe.load(folder / "lake.toml").stages[0].method.group_size == 8
     method = recipe.load(folder / "lake.toml", ["stages.rl.method.inner.depth=5"]).stages[0].method
-    assert (getattr(method, "group_size"), getattr(method, "inner").depth) == (8, 5)
+    assert (method.group_size, method.inner.depth) == (8, 5)
 
 
 def test_one_policy_takes_every_role_and_learns(folder: Path):
@@ -51,7 +51,9 @@ def test_frozen_policies_play_but_do_not_learn(folder: Path):
 
 
 def test_the_resolved_recipe_reads_back_equal_from_any_folder(folder: Path, tmp_path: Path):
-    original = recipe.load(folder / "lake.toml", ["stages.rl.steps=2", "environments.guess.hint=0.5"])
+    original = recipe.load(
+        folder / "lake.toml", ["stages.rl.steps=2", "environments.guess.hint=0.5"]
+    )
     copy = tmp_path / "elsewhere" / "recipe.toml"
     copy.parent.mkdir()
     copy.write_text(dumps(original.resolved))
@@ -64,13 +66,16 @@ def test_dot_slash_is_beside_the_recipe_and_in_a_set_the_current_directory(
 ):
     here = tmp_path_factory.mktemp("here")
     monkeypatch.chdir(here)
-    file = getattr(recipe.load(folder / "lake.toml").stages[0].source, "file")
+    file = recipe.load(folder / "lake.toml").stages[0].source.file
     assert file == str(folder / "numbers.jsonl")
     sets = ["environments.guess.file=./mine.jsonl"]
-    file = getattr(recipe.load(folder / "lake.toml", sets).stages[0].source, "file")
+    file = recipe.load(folder / "lake.toml", sets).stages[0].source.file
     assert file == str(here / "mine.jsonl")
     sets = ["environments.guess.file=data/mine.jsonl"]
-    assert getattr(recipe.load(folder / "lake.toml", sets).stages[0].source, "file") == "data/mine.jsonl"
+    assert (
+        recipe.load(folder / "lake.toml", sets).stages[0].source.file
+        == "data/mine.jsonl"
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,24 +88,36 @@ def test_dot_slash_is_beside_the_recipe_and_in_a_set_the_current_directory(
         ("steps=1", "the recipe: `steps` belongs in [[stages]]"),
         ("sed=1", "the recipe: unknown key 'sed'; did you mean 'seed'?"),
         ("stages.rl.method.group_sise=1", "did you mean 'group_size'?"),
-        ("stages.rl.method.inner.depth=1.5", "[stages.rl.method.inner]: depth = 1.5 is a number; expected a whole"),
+        (
+            "stages.rl.method.inner.depth=1.5",
+            "[stages.rl.method.inner]: depth = 1.5 is a number; expected a whole",
+        ),
         ("stages.rl.steps=two", "[stages.rl]: steps = 'two' is text; expected a whole number"),
-        ("stages.rl.limits.retries=true", "retries = true is true or false; expected a whole number"),
+        (
+            "stages.rl.limits.retries=true",
+            "retries = true is true or false; expected a whole number",
+        ),
         ("environments.guess.words=warm", "words = 'warm' is text; expected a list of text"),
         ("environments.guess.words=[1]", "words = 1 is a whole number; expected text"),
         ("environments.guess.hint=big", "hint = 'big' is text; expected a number"),
         ("policies.agent.optimizer.betas=[1]", "betas = [1] is a list; expected a list of 2"),
         ("policies.agent.lora.targets=3", "expected text or a list of text"),
-        ("policies.agent.base=''", "give either base (a model's name or folder) or build (a config)"),
+        (
+            "policies.agent.base=''",
+            "give either base (a model's name or folder) or build (a config)",
+        ),
         ("policies=3", "policies must be written as [policies.NAME] tables, given 3"),
         ("stages=[]", "the recipe has no [[stages]] table"),
         ("stages.rl.steps=0", "steps must be at least 1, not 0"),
         ("stages.rl.schedule=cosin", "schedule = 'cosin'; did you mean 'cosine'?"),
         ("stages.rl.environment=gues", "there is no environment 'gues'; did you mean 'guess'?"),
-        ("stages.rl.roles.solvr=agent", "[stages.rl.roles]: unknown key 'solvr'; did you mean 'solver'?"),
+        (
+            "stages.rl.roles.solvr=agent",
+            "[stages.rl.roles]: unknown key 'solvr'; did you mean 'solver'?",
+        ),
         ("stages.rl.roles.solver=agnt", "there is no policy 'agnt'; did you mean 'agent'?"),
-        ("stages.rl.learn=['agnt']", "learn names no policy 'agnt'; did you mean 'agent'?"),
-        ("stages.rl.sampling.top_p=0.9", "training needs the full distribution"),
+        ("stages.rl.learn=['agnt']", "learn names 'agnt'; did you mean 'agent'?"),
+        ("stages.rl.sampling.top_p=0.9", "set top_p = 1 and top_k = 0"),
         ("engine.anser=x", "[engine]: unknown key 'anser'; did you mean 'answer'?"),
         ("engine.use=scriptd", "no kolb.engines.scriptd"),
         ("engine.use=mylab.engine", "there is no module mylab.engine and no module mylab"),
@@ -119,7 +136,9 @@ def test_a_mistake_is_refused_in_words(folder: Path, change: str, message: str):
 
 
 def test_a_second_policy_makes_every_role_explicit(folder: Path):
-    with pytest.raises(RecipeError, match=r"no policy for role 'solver' of toy; add it under \[stages.roles\]"):
+    with pytest.raises(
+        RecipeError, match=r"no policy for role 'solver' of toy; add it under \[stages.roles\]"
+    ):
         recipe.load(folder / "lake.toml", ["policies.other.base=x/y"])
 
 
@@ -131,9 +150,30 @@ def test_a_broken_plugin_shows_the_users_own_line(folder: Path):
     assert f"{folder / 'guess.py'}, line 3: limit = 1 / 0" in str(caught.value)
 
 
+def test_what_the_engine_lacks_is_refused_with_a_way_out(folder: Path):
+    text = (folder / "engine.py").read_text()
+    (folder / "engine.py").write_text(text.replace('"lora", ', ""))
+    with pytest.raises(CapabilityError, match="remove `lora`"):
+        recipe.load(folder / "lake.toml")
+
+
+def test_a_method_that_needs_an_expert_is_refused_where_there_is_none(folder: Path):
+    text = (folder / "method.py").read_text()
+    (folder / "method.py").write_text(
+        text.replace('name = "toy"', 'name = "toy"; needs_expert = True')
+    )
+    with pytest.raises(RecipeError, match=r"environment 'guess' has neither expert\(task\) nor"):
+        recipe.load(folder / "lake.toml")
+    with (folder / "guess.py").open("a") as file:
+        file.write("Guess.expert = lambda self, task: []\n")
+    for name in [n for n in sys.modules if n.startswith("kolb_file_guess")]:
+        del sys.modules[name]
+    assert recipe.load(folder / "lake.toml").stages[0].method.name == "toy"
+
+
 def test_two_stages_of_one_name_are_refused(folder: Path):
     data = recipe.load(folder / "lake.toml").resolved
-    with pytest.raises(RecipeError, match="two stages are called 'rl'"):
+    with pytest.raises(RecipeError, match="stages need names of their own"):
         recipe.parse({**data, "stages": data["stages"] * 2})
 
 

@@ -1,5 +1,7 @@
 """One global denominator per term, fixed before micro-batches are cut."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -22,7 +24,7 @@ def lists(arrays):
     ("normalisation", "expected"),
     [
         ("token-mean", [[0.2, 0, 0.2], [0.2], [0.2, 0.2]]),
-        ("sequence-mean", [[0.25, 0, 0.25], [0.5], [0.25, 0.25]]),
+        ("sequence-mean", [[1 / 4, 0, 1 / 4], [1 / 6], [1 / 6, 1 / 6]]),
         ("sequence-mean-token-sum", [[0.5, 0, 0.5], [0.5], [0.5, 0.5]]),
         ("constant", [[0.1, 0, 0.1], [0.1], [0.1, 0.1]]),
     ],
@@ -36,11 +38,8 @@ def test_each_normalisation_by_hand(normalisation, expected):
         example(2, sequence="s"),
         example(2, sequence="empty", weights=[0, 0]),
     ]
-    if normalisation == "sequence-mean":
-        expected = [expected[0], [1 / 6], [1 / 6, 1 / 6]]
     got = lists(coefficients(term, rows))
-    assert got[3] == [0, 0]
-    for mine, wanted in zip(got, expected, strict=False):
+    for mine, wanted in zip(got, [*expected, [0, 0]], strict=True):
         assert mine == pytest.approx(wanted)
 
 
@@ -128,7 +127,7 @@ def test_loss_and_gradient_do_not_depend_on_how_a_step_is_cut(normalisation, ste
     pinned = pin(terms, rows)
     shuffled = [pinned[i] for i in order]
     edges = [0, *cuts, len(shuffled)]
-    batches = [shuffled[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    batches = [shuffled[a:b] for a, b in itertools.pairwise(edges)]
     loss, grad = run(terms, batches, logits)
     assert np.isfinite(whole_loss)
     assert loss == pytest.approx(whole_loss, abs=1e-9)
@@ -148,8 +147,14 @@ def test_pinned_numbers_are_kept_when_cut_and_made_afresh_when_pinned_again():
 def test_a_mixture_of_pinned_and_bare_examples_is_refused():
     term = PolicyGradient()
     rows = [example(1, advantages=1.0), example(3, advantages=1.0)]
-    with pytest.raises(RecipeError, match="1 of 2 examples carry coefficients"):
+    with pytest.raises(RecipeError, match="policy_gradient: 1 of 2 examples carry no coefficients"):
         prepare([term], [pin([term], rows)[0], rows[1]])
+
+
+def test_a_term_that_joins_after_pinning_is_refused():
+    pinned = pin([PolicyGradient()], [example(1, advantages=1.0)])
+    with pytest.raises(RecipeError, match="entropy: 1 of 1 examples carry no coefficients"):
+        prepare([PolicyGradient(), Entropy()], pinned)
 
 
 def test_a_term_that_lacks_what_it_reads_names_it():

@@ -23,11 +23,9 @@ def test_a_short_and_a_long_row_by_token_and_by_row(normalisation, loss):
     assert grad == pytest.approx([-c for c in per_token])
 
 
-@pytest.mark.parametrize("masked", [0, 3, 40])
+@pytest.mark.parametrize("masked", [0, 3, 6])
 def test_uniform_logits_over_eight_words_cost_ln_8_whatever_is_masked(masked):
-    e = example(
-        8, stream="imitation", weights=[0.0] * min(masked, 6) + [1.0] * (8 - min(masked, 6))
-    )
+    e = example(8, stream="imitation", weights=[0] * masked + [1] * (8 - masked))
     loss, _ = run([CrossEntropy()], [[e]], torch.zeros(8, dtype=torch.float64))
     assert loss == pytest.approx(math.log(8), abs=1e-4)
 
@@ -57,7 +55,7 @@ def test_imitation_reports_its_mean_in_nats():
         (k3, math.log(0.0404040404 / 0.02), 0.31700450, -1.02020202),
         (k3, math.log(0.0404040404 / 0.01), 1.64405934, -3.04040404),
         (k3, math.log(0.0404040404 / 0.003), 9.86769597, -12.46801347),
-        (k3, math.log(0.0404040404 / 0.0029), 10.29828, -12.93242),
+        (k3, math.log(0.0404040404 / 0.0029), 10.29821, -12.93243),
     ],
 )
 def test_estimators_and_their_gradients(estimator, difference, value, grad):

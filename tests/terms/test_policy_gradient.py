@@ -13,6 +13,7 @@ ERL = PolicyGradient(clip_low=0.2, clip_high=0.28, dual_clip=3.0)
 MASA = PolicyGradient(clip_low=0.2, clip_high=0.28, dual_clip=10.0)
 PPO = PolicyGradient()
 LP_REG = PolicyGradient(clip_low=1.0, clip_high=9.0)  # the ratio within [0, 10]
+OPEN = PolicyGradient(clip_low=1.0, clip_high=math.inf)
 
 
 @pytest.mark.parametrize(
@@ -33,9 +34,9 @@ LP_REG = PolicyGradient(clip_low=1.0, clip_high=9.0)  # the ratio within [0, 10]
         (LP_REG, 1.0, 20.0, -10.0, 0.0),
         (LP_REG, -1.0, 20.0, 20.0, 20.0),
         (LP_REG, -1.0, 0.01, 0.01, 0.01),
-        (PolicyGradient(clip_low=None, clip_high=None), 1.0, 20.0, -20.0, -20.0),
-        (PolicyGradient(clip_low=None), -1.0, 0.01, 0.01, 0.01),
-        (PolicyGradient(clip_high=None), 1.0, 20.0, -20.0, -20.0),
+        (OPEN, 1.0, 20.0, -20.0, -20.0),
+        (PolicyGradient(clip_low=1.0), -1.0, 0.01, 0.01, 0.01),
+        (PolicyGradient(clip_high=math.inf), 1.0, 20.0, -20.0, -20.0),
     ],
 )
 def test_loss_and_gradient_of_one_token(term, advantage, ratio, loss, grad):
@@ -56,7 +57,7 @@ def test_clip_higher_on_two_tokens_with_a_mean():
     assert grad == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("term", [PPO, ERL, LP_REG, PolicyGradient(clip_low=None, clip_high=None)])
+@pytest.mark.parametrize("term", [PPO, ERL, LP_REG, OPEN])
 def test_at_ratio_one_the_gradient_is_the_plain_policy_gradient(term):
     loss, grad = value_and_grad(term, [-0.5, -2.0, -3.0], advantages=[1.5, -0.5, 0.0])
     assert loss == pytest.approx(-1.0)
@@ -86,6 +87,7 @@ def test_unclipped_tokens_ignore_every_clip_and_the_others_do_not():
         (3.0, 2.0, 2.0),
         (-1.0, 2.0, math.exp(-1)),
         (3.0, None, 1.0),
+        (3.0, 0.0, 1.0),
     ],
 )
 def test_the_importance_weight_is_truncated_and_constant(old_minus_sampler, cap, importance):
@@ -100,9 +102,7 @@ def test_the_importance_weight_is_truncated_and_constant(old_minus_sampler, cap,
 
 
 def test_a_wild_log_ratio_is_held_at_twenty_and_stays_finite():
-    loss, grad = value_and_grad(
-        PolicyGradient(clip_low=None, clip_high=None), [0.0], old=[-500.0], advantages=-1.0
-    )
+    loss, grad = value_and_grad(OPEN, [0.0], old=[-500.0], advantages=-1.0)
     assert loss == pytest.approx(math.exp(20.0))
     assert grad == [0.0]
 
@@ -149,7 +149,13 @@ def test_a_micro_batch_without_tokens_is_a_zero_that_can_be_differentiated():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"clip_low": -0.1}, {"clip_high": math.nan}, {"dual_clip": 0.5}, {"importance_cap": 0.0}],
+    [
+        {"clip_low": -0.1},
+        {"clip_high": math.nan},
+        {"dual_clip": 0.5},
+        {"importance_cap": 0.5},
+        {"importance_cap": math.nan},
+    ],
 )
 def test_impossible_settings_are_refused_by_name(wrong):
     with pytest.raises(RecipeError, match=next(iter(wrong))):

@@ -54,6 +54,8 @@ def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mas
     scale = kwargs.get("scaling")
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
     layer = int(module.layer_idx)
+    if query.dtype is not value.dtype:  # under autocast, rotary positions come out in float32
+        query, key = query.to(value.dtype), key.to(value.dtype)
     return _active[-1].attend(layer, query, key, value, scale, kwargs.get("sliding_window")), None
 
 

@@ -121,6 +121,7 @@ class _Grouping:
         number = {id(p): s for s, p in enumerate(context.slots)}
         for row in range(low, high):
             members.setdefault(number[id(context.row_prompt[row])], []).append(row - low)
+        members = dict(sorted(members.items()))  # in slot order the buffers are read without a copy
         widest = max(map(len, members.values()))
         gather = np.zeros((len(members), widest), np.int64)
         scatter = np.zeros(high - low, np.int64)

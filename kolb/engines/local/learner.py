@@ -18,7 +18,7 @@ from kolb.engines.local.head import HeadStats
 from kolb.engines.local.model import LocalModel, clone_frozen, save_folder
 from kolb.engines.local.sampler import LocalSampler
 from kolb.errors import NonFiniteError, PublishMismatchError, RunDirectoryError
-from kolb.terms.base import TokenStats, prepare
+from kolb.terms.base import PINNED, TokenStats, prepare
 from kolb.types import Example, Floats, SamplingParams
 
 PUBLISH_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3}
@@ -78,7 +78,7 @@ class LocalLearner:
             loss, seen_by_terms = _losses(batch, seen, part, [coefficients[i] for i in numbers], terms)
             if not bool(torch.isfinite(loss)):
                 self._drop_gradients()
-                raise NonFiniteError(f"policy {self.name!r}: the loss of {len(part)} examples is {float(loss)}")
+                raise NonFiniteError(f"policy {self.name!r}: the loss of {len(part)} examples is {float(loss.detach())}")
             with self.model.keep_plan(batch):
                 loss.backward()
             seen_by_terms.tokens, seen_by_terms.targets = len(batch.ids), len(batch.targets)
@@ -169,12 +169,11 @@ class LocalLearner:
 
     def _export_adapter(self, path: Path) -> None:
         """peft's own layout, so that ``PeftModel.from_pretrained`` and vLLM read it."""
-        from peft import get_peft_model_state_dict
         from safetensors.torch import save_file
 
-        state = get_peft_model_state_dict(self.model.hf, adapter_name=self.adapter)
-        save_file({f"base_model.model.{k}": v.detach().contiguous() for k, v in state.items()}, str(path / "adapter_model.safetensors"))
-        self.model.hf.peft_config[self.adapter].save_pretrained(str(path))
+        state = {f"base_model.model.{n.replace(f'.{self.adapter}.', '.')}": p.detach().contiguous() for n, p in self.parameters.items()}
+        save_file(state, str(path / "adapter_model.safetensors"))
+        self.model.adapters[str(self.adapter)].save_pretrained(str(path))
         self.model.tokenizer.save_pretrained(path)
 
     @torch.no_grad()
@@ -220,14 +219,11 @@ def _losses(batch: FlatBatch, seen: HeadStats, examples: Sequence[Example], coef
 
 def _token_stats(term: Any, mask: Tensor, gather: _Gather, seen: HeadStats, coefficients: Sequence[dict[str, Floats]], examples: Sequence[Example]) -> TokenStats:
     logprobs = seen.logprobs[mask]
-    old = logprobs.detach()
-    if all(e.old_logprobs is not None for e in examples):
-        old = gather([e.old_logprobs for e in examples])[mask]
-    has_sampler = gather([None if e.sampler_logprobs is None else np.ones(len(e.target_ids), np.float32) for e in examples])[mask] > 0
-    sampler = torch.where(has_sampler, gather([e.sampler_logprobs for e in examples])[mask], old)
+    old = gather.present([e.old_logprobs for e in examples], mask, logprobs.detach())
+    sampler = gather.present([e.sampler_logprobs for e in examples], mask, old)
     names = [e.sequence or f"#{i}" for i, e in enumerate(examples)]
     number = {name: i for i, name in enumerate(dict.fromkeys(names))}
-    extras = {key for e in examples for key in e.extras if not key.startswith("coefficients/")}
+    extras = {key for e in examples for key in e.extras if not key.startswith(PINNED)}
     return TokenStats(
         logprobs=logprobs,
         old_logprobs=old,
@@ -254,3 +250,8 @@ class _Gather:
     def __call__(self, arrays: Sequence[Floats | None]) -> Tensor:
         flat = [np.zeros(n, np.float32) if a is None else np.asarray(a, np.float32) for a, n in zip(arrays, self.lengths, strict=True)]
         return torch.as_tensor(np.concatenate(flat)[self.index], device=self.device)
+
+    def present(self, arrays: Sequence[Floats | None], mask: Tensor, otherwise: Tensor) -> Tensor:
+        """The arrays under ``mask``; ``otherwise`` for the tokens of examples that have none."""
+        has = torch.as_tensor([a is not None for a in arrays], device=self.device)[self.example][mask]
+        return torch.where(has, self(arrays)[mask], otherwise)

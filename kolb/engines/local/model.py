@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -44,9 +45,10 @@ class LocalModel:
         _silence_dropout(self.hf)
         self.hf.eval()
         if checkpointing:
-            self.hf.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            _enable_checkpointing(self.hf)
             self.hf.train()  # without dropout this only lets checkpointing act
-        self.adapters: list[str] = []
+        self.adapters: dict[str, Any] = {}
+        self._adapted: list[Any] = []
         self._adapter: str | None = None
         self.head: nn.Module = self.hf.get_output_embeddings()
         self.is_fast = self.has_fused_head = fast
@@ -65,25 +67,28 @@ class LocalModel:
     # ------------------------------------------------------------------------------------ adapters
 
     def add_adapter(self, name: str, lora: LoraSpec) -> None:
-        from peft import LoraConfig
+        from peft import LoraConfig, inject_adapter_in_model
+        from peft.tuners.tuners_utils import BaseTunerLayer
 
         targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
         config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM")
-        self.hf.add_adapter(config, adapter_name=name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # several adapters on one model is what we mean
+            inject_adapter_in_model(config, self.hf, adapter_name=name)
         self.hf.to(self.device)
-        self.adapters.append(name)
-        self._adapter = name
+        self.adapters[name] = config
+        self._adapted = [m for m in self.hf.modules() if isinstance(m, BaseTunerLayer)]
+        self._adapter = ""  # whatever the injection left active
+        self.use(name)
 
     def use(self, adapter: str | None) -> None:
         """Makes ``adapter`` (None: the plain weights) the one that the next forward sees."""
         if not self.adapters or adapter == self._adapter:
             return
-        if adapter is None:
-            self.hf.disable_adapters()
-        else:
-            if self._adapter is None:
-                self.hf.enable_adapters()
-            self.hf.set_adapter(adapter)
+        for module in self._adapted:
+            module.enable_adapters(adapter is not None)
+            if adapter is not None:
+                module.set_adapter(adapter)
         self._adapter = adapter
 
     def trainable(self, adapter: str | None) -> dict[str, nn.Parameter]:
@@ -264,6 +269,12 @@ def _end_ids(hf: Any) -> tuple[int, ...]:
         value = getattr(config, "eos_token_id", None)
         found += value if isinstance(value, list | tuple) else [] if value is None else [value]
     return tuple(dict.fromkeys(int(v) for v in found))
+
+
+def _enable_checkpointing(hf: Any) -> None:
+    # transformers 5.24 renames the call and warns about the old name
+    enable = getattr(hf, "activation_checkpointing_enable", None) or hf.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
 
 
 def _silence_dropout(hf: nn.Module) -> None:

@@ -204,7 +204,7 @@ class PlainRows:
         self.alive.pop()
 
     def rest(self) -> None:
-        self.cache = None
+        self.cache, self.alive = None, []
 
     def _forward(self, ids: Tensor) -> Tensor:
         ids = ids.to(self.model.device)

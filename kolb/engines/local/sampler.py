@@ -52,12 +52,17 @@ class Decoder:
 
     def __init__(self, model: LocalModel, adapter: str | None, parking: Parking, max_rows: int, max_prefill_tokens: int) -> None:
         self.model, self.adapter, self.max_rows = model, adapter, max_rows
-        self.rows = FastRows(model, parking, max_prefill_tokens) if model.is_fast and model.has_fused_head else PlainRows(model)
+        is_fast = model.is_fast and model.has_fused_head
+        self.rows = FastRows(model, parking, max_prefill_tokens) if is_fast else PlainRows(model)
         self.waiting: list[Request] = []
+        self.arriving: list[Request] = []
         self.active: list[Request] = []
         self._pump_task: asyncio.Task[None] | None = None
 
     async def complete(self, ids: Ids, params: SamplingParams, seed: int) -> Completion:
+        """A prompt that fills the context window gives an empty completion that was cut by length."""
+        if len(ids) >= self.model.context_length:
+            return Completion("", stop_reason="length")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
         self.waiting.append(self._request(ids, params, seed, future))
@@ -76,9 +81,9 @@ class Decoder:
         return future.result()
 
     def _request(self, ids: Ids, params: SamplingParams, seed: int, future: Any) -> Request:
+        if len(ids) == 0:
+            raise SamplerError("an empty prompt: there is nothing to sample from")
         room = self.model.context_length - len(ids)
-        if len(ids) == 0 or room < 1:
-            raise SamplerError(f"a prompt of {len(ids)} tokens leaves no room in a context of {self.model.context_length}")
         uniforms = np.random.Generator(np.random.Philox(seed)).random(min(params.max_tokens, room))
         return Request(ids, params, uniforms, future)
 
@@ -92,13 +97,17 @@ class Decoder:
                     ended = self._advance()
             self.rows.rest()
         except Exception as error:  # the boundary: every waiting caller must hear of it
-            for request in self.waiting + self.active:
-                if not request.future.done():
-                    failure = SamplerError(f"sampling failed: {error!r}")
-                    failure.__cause__ = error
-                    request.future.set_exception(failure)
-            self.waiting, self.active = [], []
-            self.rows.rest()
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Tells every caller, and starts again from nothing."""
+        for request in (*self.waiting, *self.arriving, *self.active):
+            if not request.future.done():
+                failure = SamplerError(f"sampling failed: {error!r}")
+                failure.__cause__ = error
+                request.future.set_exception(failure)
+        self.waiting, self.arriving, self.active = [], [], []
+        self.rows.rest()
 
     def _advance(self) -> bool:
         """Admits who waits and gives every row one token; True when some row ended."""
@@ -111,10 +120,11 @@ class Decoder:
         room = self.max_rows - self.rows.count
         n = self.rows.can_take([r.ids for r in self.waiting[:room]], room)
         if n:
-            taken, self.waiting = self.waiting[:n], self.waiting[n:]
-            order, logits = self.rows.admit([r.ids for r in taken], [len(r.uniforms) for r in taken])
+            self.arriving, self.waiting = self.waiting[:n], self.waiting[n:]
+            order, logits = self.rows.admit([r.ids for r in self.arriving], [len(r.uniforms) for r in self.arriving])
             first = len(self.active)
-            self.active += [taken[i] for i in order]
+            self.active += [self.arriving[i] for i in order]
+            self.arriving = []
             finished |= self._draw(list(range(first, len(self.active))), logits)
         return finished
 

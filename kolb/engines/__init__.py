@@ -1,0 +1,1 @@
+"""One engine, one file: where policies live, sample and learn. The contract is in ``base``."""

@@ -1,0 +1,138 @@
+"""What a finished run says at its end: before and after, the curve, two episodes, where to go from here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from kolb.credit.group_stats import SUCCESS_AT
+from kolb.errors import RecipeError
+from kolb.loop import Result
+from kolb.runs.directory import RunDirectory
+from kolb.runs.plots import plot_png, plot_text
+from kolb.types import Episode, Group
+from kolb.view.render import episode_view, safe
+
+MAX_CHARS = 600
+CURVES = {"success/mean": "success in training", "eval/mean": "outcome in evaluation"}
+
+Line = Mapping[str, Any]
+
+
+def print_report(result: Result, *, quiet: bool = False, out: Console | None = None) -> None:
+    """Prints the report of the run in ``result``; ``quiet`` leaves out curve, episodes and advice."""
+    out = out or Console(highlight=False)
+    run = RunDirectory.open(result.directory)
+    lines = run.metrics()
+    for text in [*before_and_after(lines, run.recipe()), f"run: {run.path}"]:
+        out.print(safe(text), soft_wrap=True)
+    if quiet:
+        return
+    print_curve(run, lines, out)
+    for title, episode in chosen_episodes(groups_of(result, run)):
+        out.print(Text(f"\n{title}", style="bold"))
+        out.print(episode_view(episode, max_chars=MAX_CHARS))
+    out.print(
+        safe("\nnext, for example:\n" + "\n".join(f"  {c}" for c in commands(run))), soft_wrap=True
+    )
+
+
+# ----------------------------------------------------------------------------------------- the numbers
+
+
+def before_and_after(lines: Sequence[Line], recipe: Mapping[str, Any]) -> Iterator[str]:
+    """One sentence per stage that was evaluated."""
+    for stage in recipe["stages"]:
+        mine = [line for line in lines if line.get("stage") == stage["name"]]
+        before = [i for line in mine if (i := interval(line, "eval_start"))]
+        after = [i for line in mine if (i := interval(line, "eval"))]
+        if not after:
+            continue
+        tasks = stage["evaluation"]["split"]
+        if before:
+            yield f"{stage['name']}: mean outcome on {tasks} tasks {before[0]} before, {after[-1]} after"
+        else:
+            yield f"{stage['name']}: mean outcome on {tasks} tasks {after[-1]} at the end"
+
+
+def interval(line: Line, area: str) -> str:
+    """``0.71 (0.62 to 0.80)``: the mean with its 95% interval; empty where it was not measured."""
+    mean, low, high = (line.get(f"{area}/{name}") for name in ("mean", "low", "high"))
+    return (
+        ""
+        if mean is None or low is None or high is None
+        else f"{mean:.2f} ({low:.2f} to {high:.2f})"
+    )
+
+
+# ------------------------------------------------------------------------------------------- the curve
+
+
+def curves(lines: Sequence[Line]) -> dict[str, list[tuple[float, float | None]]]:
+    """What CURVES names, by step; an evaluation before a stage stands at the step before.
+
+    Steps in which nothing was sampled are left out of training: an expert's success is not the agent's.
+    """
+    series: dict[str, list[tuple[float, float | None]]] = {}
+    for metric, title in CURVES.items():
+        is_evaluation = metric.startswith("eval/")
+        mine = [line for line in lines if is_evaluation or line.get("tokens/sampled")]
+        points = [(line["step"], line[metric]) for line in mine if metric in line]
+        if is_evaluation:
+            start = "eval_start/" + metric.removeprefix("eval/")
+            points += [(line["step"] - 1, line[start]) for line in lines if start in line]
+        if len(points) > 1:
+            series[title] = sorted(points)
+    return series
+
+
+def print_curve(run: RunDirectory, lines: Sequence[Line], out: Console) -> None:
+    series = curves(lines)
+    if not series:
+        return
+    width = max(20, min(60, out.width - 14))
+    plot = plot_text(series, width, 10, ascii_only=not out.encoding.startswith("utf"))
+    out.print(safe(f"\n{plot}\n"), soft_wrap=True)
+    try:
+        out.print(
+            safe(f"the same as a picture: {plot_png(series, run.path / 'curve.png', run.name)}"),
+            soft_wrap=True,
+        )
+    except RecipeError as error:
+        out.print(safe(f"no picture: {error}", "dim"), soft_wrap=True)
+
+
+# ---------------------------------------------------------------------------------------- the episodes
+
+
+def groups_of(result: Result, run: RunDirectory) -> Sequence[Group]:
+    """The last evaluation's groups, or else those of the last step on disk."""
+    if result.evaluations:
+        return result.evaluations[-1][1].groups
+    steps = run.episode_steps()
+    return run.episodes(steps[-1]) if steps else ()
+
+
+def chosen_episodes(groups: Sequence[Group]) -> Iterator[tuple[str, Episode]]:
+    """The first failed and the first solved episode, where there are such."""
+    episodes = [
+        e for g in groups for e in g.episodes if e.status.is_usable and e.outcome is not None
+    ]
+    for title, is_solved in (("a failed episode", False), ("a solved episode", True)):
+        fitting = [e for e in episodes if ((e.outcome or 0.0) >= SUCCESS_AT) == is_solved]
+        if fitting:
+            yield f"{title}: task {fitting[0].task_id}", fitting[0]
+
+
+def commands(run: RunDirectory) -> list[str]:
+    found = [
+        f"kolb view {run.path}                 # browse every step and episode",
+        f"kolb play {run.path}                 # watch the agent",
+        f"kolb eval {run.path} --samples 4     # measure again, with pass@4",
+    ]
+    if run.numbered("checkpoints"):
+        found.append(f"kolb export {run.path} OUT           # a Hugging Face folder")
+    return found

@@ -1,0 +1,257 @@
+"""A run that is under way: its learners, samplers, library and position, opened, saved and restored."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kolb.engines.base import Engine, Learner, Sampler
+from kolb.errors import NonFiniteError, RecipeError, RunDirectoryError, TooManyFailuresError
+from kolb.learning import PolicyReport, dump_batch, learning_rate, update_policy
+from kolb.listeners import Listeners, why_nothing_was_learnt
+from kolb.memory.library import ExperienceLibrary
+from kolb.runs import checkpoints
+from kolb.runs.directory import RunDirectory
+from kolb.stage import Recipe, Stage
+from kolb.types import Group, Update, derive_seed
+from kolb.world import LiveWorld, stop_if_broken
+
+
+@dataclass
+class Position:
+    """Where the run stands after a step, and what must be remembered from one step to the next."""
+
+    step: int = 0
+    stage: int = 0
+    stage_step: int = 0
+    method_state: Any = None
+    bad_updates: int = 0
+    """Updates in a row whose loss or gradient was not finite."""
+    idle_steps: int = 0
+    """Steps in a row that taught nothing."""
+
+
+class Clock:
+    """Seconds by name; ``with clock("collect"):`` adds to ``time/collect_s``."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def metrics(self) -> dict[str, float]:
+        seconds = self._seconds | {"step": time.perf_counter() - self._start}
+        return {f"time/{name}_s": value for name, value in seconds.items()}
+
+
+@contextmanager
+def opened(recipe: Recipe, path: Path | str, resume: bool) -> Iterator[RunDirectory]:
+    """The run directory, locked: a new one, or the one to go on with."""
+    if resume:
+        directory = RunDirectory.open(path, write=True)
+    else:
+        plain = dict(recipe.resolved) or {"name": recipe.name, "seed": recipe.seed}
+        directory = RunDirectory.create(path, plain, command=sys.argv)
+    with directory:
+        yield directory
+
+
+class Running:
+    """The state of a run and what is done with it; ``kolb.loop`` says in which order."""
+
+    def __init__(
+        self, recipe: Recipe, engine: Engine, directory: RunDirectory, listeners: Listeners
+    ) -> None:
+        self.recipe = recipe
+        self.engine = engine
+        self.directory = directory
+        self.listeners = listeners
+        self.learners: dict[str, Learner] = {}
+        self.samplers: dict[str, Sampler] = {}
+        self.library = ExperienceLibrary()
+        self.at = Position()
+        self._recorded_library = 0
+
+    # -------------------------------------------------------------------------- opening, restoring
+
+    def start(self, *, resume: bool) -> None:
+        """Opens every policy that some stage uses, and goes to the last checkpoint when resuming."""
+        used = {p for s in self.recipe.stages for p in (*s.roles.values(), *s.learn)}
+        for name, spec in self.recipe.policies.items():
+            if name not in used:
+                continue
+            stages = [s for s in self.recipe.stages if name in s.learn]
+            if not stages:
+                self.samplers[name] = self.engine.open_sampler(spec.model)
+                continue
+            keep_base = any("base" in term.needs for s in stages for term in s.all_terms)
+            self.learners[name] = self.engine.open_policy(
+                name, spec.model, lora=spec.lora, optimizer=spec.optimizer, keep_base=keep_base
+            )
+        if resume:
+            self._restore()
+        self._publish(self.learners)
+
+    def _restore(self) -> None:
+        checkpoint = checkpoints.latest(self.directory)
+        self.directory.rewind(checkpoint.step if checkpoint else 0)
+        if checkpoint is None:
+            self.listeners.note("resumed from the start: no checkpoint had been written")
+            return
+        self.at = Position(**checkpoint.state["position"])
+        names = [stage.name for stage in self.recipe.stages]
+        if names[self.at.stage : self.at.stage + 1] != [checkpoint.state["stage"]]:
+            raise RunDirectoryError(
+                f"{checkpoint.path} is of stage {checkpoint.state['stage']!r}, number {self.at.stage + 1}, but "
+                f"the recipe's stages are {names}; resume with the recipe of the run"
+            )
+        checkpoint.restore(self.learners)
+        self.library = ExperienceLibrary.from_json(checkpoint.state["library"])
+        self._recorded_library = self.library.version
+        ending = "; the run is finished, nothing is left to do" if self.is_finished else ""
+        self.listeners.note(f"resumed after step {self.at.step}{ending}")
+
+    @property
+    def is_finished(self) -> bool:
+        last = len(self.recipe.stages) - 1
+        return self.at.stage == last and self.at.stage_step >= self.recipe.stages[last].steps
+
+    def stages_left(self) -> Iterator[Stage]:
+        """From the current stage on; a new stage starts with a fresh method state."""
+        for number in range(self.at.stage, len(self.recipe.stages)):
+            if number > self.at.stage:
+                self.at = Position(self.at.step, number)
+            yield self.recipe.stages[number]
+
+    # -------------------------------------------------------------------------- the parts of a step
+
+    def world(self, stage: Stage) -> LiveWorld:
+        step = self.at.step + 1
+        seed = derive_seed(self.recipe.seed, stage.name, step)
+        return LiveWorld(stage, self.samplers, self.library, seed, step, stage.sampling)
+
+    def stop_if_broken(self, groups: Sequence[Group], stage: Stage) -> None:
+        """TooManyFailuresError above the allowed share; the steps before are saved first."""
+        try:
+            stop_if_broken(groups, stage.limits, f"stage {stage.name!r}, step {self.at.step + 1}")
+        except TooManyFailuresError as error:
+            self.listeners.note(str(error))
+            self.save(stage)
+            raise
+
+    def learn(self, stage: Stage, update: Update, groups: Sequence[Group]) -> list[PolicyReport]:
+        """All optimiser steps of this step, policy by policy. Only policies in ``learn`` move."""
+        reports: list[PolicyReport] = []
+        for policy in stage.learn:
+            examples = [e for e in update.examples if e.policy == policy]
+            lr = learning_rate(stage, self.recipe.policies[policy].optimizer, self.at.stage_step)
+            seed = derive_seed(self.recipe.seed, stage.name, self.at.step + 1, policy, "batches")
+            report = update_policy(self.learners[policy], examples, stage, lr=lr, seed=seed)
+            self._note_skipped(report, policy, stage)
+            if report.examples:
+                reports.append(report)
+        if stage.learn:
+            self._note_idle(groups, was_idle=not reports)
+        return reports
+
+    def _note_idle(self, groups: Sequence[Group], *, was_idle: bool) -> None:
+        self.at.idle_steps = self.at.idle_steps + 1 if was_idle else 0
+        if was_idle:
+            why = why_nothing_was_learnt(groups, self.at.idle_steps)
+            self.listeners.note(f"step {self.at.step + 1}: {why}")
+
+    def _note_skipped(self, report: PolicyReport, policy: str, stage: Stage) -> None:
+        """Skipped updates are dumped, counted, and end the run when there are too many in a row."""
+        step = self.at.step + 1
+        for number, (error, batch) in enumerate(report.skipped):
+            folder = self.directory.path / "bad_batches"
+            path = dump_batch(folder, f"{step:06d}-{policy}-{number}", error, batch)
+            self.listeners.note(
+                f"step {step}: an update of {policy!r} was skipped: {error}; its examples are in {path}"
+            )
+        for is_done in report.outcomes:
+            self.at.bad_updates = 0 if is_done else self.at.bad_updates + 1
+            if self.at.bad_updates >= stage.limits.max_bad_updates:
+                raise NonFiniteError(
+                    f"stage {stage.name!r}, step {step}: {self.at.bad_updates} updates in a row were not finite "
+                    f"(max_bad_updates = {stage.limits.max_bad_updates}); the last: {report.skipped[-1][0]}. The "
+                    "weights are those before them. Lower the learning rate, or look at the rewards and at "
+                    "bad_batches/ in the run"
+                )
+
+    def publish(self, reports: Sequence[PolicyReport]) -> None:
+        """New samplers for the policies whose weights moved."""
+        self._publish([r.policy for r in reports if r.grad_norms])
+
+    def _publish(self, policies: Sequence[str] | Mapping[str, Learner]) -> None:
+        for policy in policies:
+            self.samplers[policy] = self.learners[policy].publish()
+
+    def advance(self, stage: Stage, update: Update) -> None:
+        """The step is done: the position moves on, with the method's state as JSON would give it back, so
+        that a resumed run meets the same state as an uninterrupted one."""
+        self.at.step += 1
+        self.at.stage_step += 1
+        try:
+            self.at.method_state = json.loads(json.dumps(update.state))
+        except (TypeError, ValueError) as error:
+            raise RecipeError(
+                f"method {stage.method.name!r} returned a state that JSON cannot hold: {error}; use dicts, "
+                "lists, numbers and text"
+            ) from error
+
+    def is_evaluation_due(self, stage: Stage) -> bool:
+        if stage.evaluation is None:
+            return False
+        every, done = stage.evaluation.every, self.at.stage_step
+        return done == stage.steps or (every > 0 and done % every == 0)
+
+    def metrics_of(
+        self, stage: Stage, update: Update, reports: Sequence[PolicyReport], world: LiveWorld
+    ) -> dict[str, float]:
+        metrics = dict(update.metrics)
+        for report in reports:
+            metrics |= report.metrics(f"/{report.policy}" if len(stage.learn) > 1 else "")
+        metrics |= {f"tokens/{policy}": world.tokens[policy] for policy in sorted(world.tokens)}
+        metrics["tokens/sampled"] = world.tokens.total()
+        metrics["updates/skipped"] = sum(len(r.skipped) for r in reports)
+        if self.library.version:
+            metrics["library/version"] = self.library.version
+            metrics["library/size"] = len(self.library.experiences)
+        return metrics
+
+    def record(self, stage: Stage, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
+        """Writes the step down, tells the listeners, and saves a checkpoint where one is due."""
+        changed = self.library.version != self._recorded_library
+        self.directory.record(
+            self.at.step,
+            groups if self.recipe.record_episodes else (),
+            metrics,
+            json.loads(self.library.to_json()) if changed else None,
+            stage=stage.name,
+        )
+        self._recorded_library = self.library.version
+        self.listeners.step(stage.name, self.at.step, metrics)
+        every = self.recipe.checkpoints.every
+        if self.at.stage_step == stage.steps or (every > 0 and self.at.step % every == 0):
+            self.save(stage)
+            checkpoints.prune(self.directory, self.recipe.checkpoints.keep)
+
+    def save(self, stage: Stage) -> None:
+        state = {
+            "stage": stage.name,
+            "position": asdict(self.at),
+            "library": self.library.to_json(),
+        }
+        checkpoints.save(self.directory, self.at.step, learners=self.learners, state=state)
