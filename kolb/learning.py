@@ -94,19 +94,23 @@ def update_policy(
     """All optimiser steps that ``stage`` takes from the examples of one policy.
 
     An update that is not finite is skipped and reported; the weights then are as before it. Examples
-    without weight are left out, so the report may be empty.
+    that no term can learn from (a policy gradient from advantages of 0, say) stand in the denominators and
+    are computed no further, so the report may be empty.
     """
     examples = [e for e in examples if e.has_weight]
+    useful = sum(is_useful(e, stage) for e in examples)
     policy = examples[0].policy if examples else ""
-    result = PolicyReport(policy, lr, len(examples))
-    if not examples:
+    result = PolicyReport(policy, lr, useful)
+    if not useful:
         return result
     temperature = training_temperature(stage)
     ready = with_logprobs(learner, examples, stage, temperature)
     for batch in minibatches(ready, stage.updates_per_step, stage.epochs, seed):
+        batch = [e for e in pin(stage.all_terms, batch) if is_useful(e, stage)]
+        if not batch:
+            continue
         try:
-            pinned = pin(stage.all_terms, batch)
-            report = learner.forward_backward(pinned, stage.all_terms, temperature=temperature)
+            report = learner.forward_backward(batch, stage.all_terms, temperature=temperature)
             result.grad_norms.append(learner.optim_step(lr)["grad_norm"])
             result.report.add(report)
             result.outcomes.append(True)
@@ -114,6 +118,19 @@ def update_policy(
             result.skipped.append((error, batch))
             result.outcomes.append(False)
     return result
+
+
+def is_useful(example: Example, stage: Stage) -> bool:
+    """Whether some term reads a weight of the example and does not call it idle."""
+    return any(
+        bool(np.any(example.weights.get(term.stream, 0))) and not idle(term, example)
+        for term in stage.all_terms
+    )
+
+
+def idle(term: Any, example: Example) -> bool:
+    """A term may have ``is_idle(example)``: its loss there is a constant. One without it never is."""
+    return hasattr(term, "is_idle") and term.is_idle(example)
 
 
 def training_temperature(stage: Stage) -> float:
@@ -124,20 +141,20 @@ def training_temperature(stage: Stage) -> float:
 def with_logprobs(
     learner: Learner, examples: Sequence[Example], stage: Stage, temperature: float
 ) -> list[Example]:
-    """The examples with what must be known before the first optimiser step: ``old_logprobs`` of what was
-    sampled where there will be a second one, ``ref_logprobs`` where a term needs the base."""
+    """The examples with what must be known before the first optimiser step: ``old_logprobs`` of those with
+    advantages where there will be a second one, ``ref_logprobs`` where a term needs the base."""
     ready = list(examples)
+    useful = [i for i, e in enumerate(ready) if is_useful(e, stage)]
     if stage.updates_per_step * stage.epochs > 1:
-        sampled = [i for i, e in enumerate(ready) if e.sampler_logprobs is not None]
-        old = learner.forward([ready[i] for i in sampled], temperature=temperature)
-        for i, numbers in zip(sampled, old, strict=True):
+        scored = [i for i in useful if ready[i].advantages is not None]
+        old = learner.forward([ready[i] for i in scored], temperature=temperature)
+        for i, numbers in zip(scored, old, strict=True):
             ready[i] = replace(ready[i], old_logprobs=numbers["logprobs"])
     if any("base" in term.needs for term in stage.all_terms):
-        base = learner.forward(ready, temperature=temperature, use_base=True)
-        ready = [
-            e.with_extras(ref_logprobs=numbers["logprobs"])
-            for e, numbers in zip(ready, base, strict=True)
-        ]
+        chosen = [ready[i] for i in useful]
+        base = learner.forward(chosen, temperature=temperature, use_base=True)
+        for i, numbers in zip(useful, base, strict=True):
+            ready[i] = ready[i].with_extras(ref_logprobs=numbers["logprobs"])
     return ready
 
 

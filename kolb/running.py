@@ -119,6 +119,7 @@ class Running:
         checkpoint.restore(self.learners)
         self.library = ExperienceLibrary.from_json(checkpoint.state["library"])
         self._recorded_library = self.library.version
+        checkpoints.prune(self.directory, self.recipe.checkpoints.keep)  # killed before it could
         ending = "; the run is finished, nothing is left to do" if self.is_finished else ""
         self.listeners.note(f"resumed after step {self.at.step}{ending}")
 

@@ -14,8 +14,6 @@ Differences, each an option:
 * ``kl`` is 0 where the paper has 0.04: with a verifiable reward there is no reward model to drift from.
 * The clip bounds are separate (``clip_high`` above ``clip_low`` is Clip-Higher, arXiv:2503.14476, 3.1).
 * ``importance_cap`` corrects for a sampler whose numbers differ from the learner's; at 1 it only damps.
-* A group whose rewards are all equal gives no examples, so it is in no denominator either. With
-  ``kl = 0`` such a group has no gradient in the paper.
 
 Omitted: process supervision (4.1.3) and the iterated reward model and reference (4.1.4, Algorithm 1).
 """
@@ -111,11 +109,10 @@ class Grpo:
         )
 
     def examples(self, group: Group) -> list[Example]:
-        """The examples of one usable group; none where it is dead. A reward that abstained gives none."""
+        """The examples of one usable group; a reward that abstained gives none. Those of a dead group have
+        advantages of 0: as in the paper they count in the means, and feel the KL where there is one."""
         trajectories = [episode.trajectory("solver") for episode in group.episodes]
         advantages = self.advantages([t.reward for t in trajectories])
-        if not any(advantages):
-            return []
         return [
             example
             for index, (trajectory, advantage) in enumerate(

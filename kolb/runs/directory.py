@@ -33,6 +33,7 @@ from kolb.runs.files import (
     plain,
     write_atomic,
 )
+from kolb.runs.lock import NAME as LOCK
 from kolb.runs.lock import RunLock
 from kolb.runs.metrics import metrics_line, parse_metrics, read_metrics
 from kolb.runs.rewind import rewind
@@ -64,10 +65,11 @@ class RunDirectory:
         """A new run in ``path``, which must be absent or empty. ``command`` is the command line.
 
         The directory becomes a run when env.json appears, which is last. What a crash during creation
-        left behind is not a run, and is refused like any other folder that is not empty.
+        left behind is not a run; it holds nothing of worth, and is made use of.
         """
         path = Path(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        is_free = not path.exists() or (path.is_dir() and not any(path.iterdir()))
+        if not is_free and not _is_half_made(path):
             what = "already holds a run" if (path / "env.json").exists() else "is not empty"
             raise RunDirectoryError(
                 f"{path} {what}; give a new directory, or resume a run with --resume {path}"
@@ -78,6 +80,7 @@ class RunDirectory:
         for folder in FOLDERS:
             (path / folder).mkdir(exist_ok=True)
         write_atomic(path / "recipe.toml", f"# kolb recipe, schema {SCHEMA}\n{text}".encode())
+        (path / "log.txt").unlink(missing_ok=True)
         run.log(f"kolb log, schema {SCHEMA}")
         described = {"schema": SCHEMA, "kind": "run", **describe_environment(command)}
         write_atomic(path / "env.json", json_text(described, indent=2) + b"\n")
@@ -91,7 +94,13 @@ class RunDirectory:
             what = "is a file" if path.exists() else "does not exist"
             raise RunDirectoryError(f"{path} {what}; expected a run directory, as `kolb run` makes")
         if not (path / "env.json").is_file():
-            raise RunDirectoryError(f"{path} is not a run directory: it has no env.json")
+            half_made = (
+                "; its creation was cut short before anything was learnt: start it again, as you did"
+            )
+            raise RunDirectoryError(
+                f"{path} is not a run directory: it has no env.json"
+                f"{half_made if _is_half_made(path) else ''}"
+            )
         check_schema(_read_json(path / "env.json"), SCHEMA, str(path / "env.json"))
         if not write:
             return cls(path, None)
@@ -240,6 +249,19 @@ class RunDirectory:
         names = [p.name for p in (self.path / folder).glob(f"[0-9]*{ending}")]
         stems = [name.removesuffix(ending) for name in names]
         return sorted(int(stem) for stem in stems if stem.isdigit())
+
+
+def _is_half_made(path: Path) -> bool:
+    """Whether this is what ``create`` leaves when it is killed: its lock, and nothing that is not its own."""
+    if not path.is_dir() or not (path / LOCK).exists():
+        return False
+    own = {LOCK, "recipe.toml", "log.txt", *FOLDERS}
+    return all(
+        entry.name.split(".tmp-")[0] in {*own, "env.json"}
+        and entry.name != "env.json"
+        and not (entry.is_dir() and any(entry.iterdir()))
+        for entry in path.iterdir()
+    )
 
 
 def _repair(path: Path) -> None:

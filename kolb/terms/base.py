@@ -67,7 +67,8 @@ class Term(Protocol):
     ``stats:entropy``, ``stats:minp``, ``base`` (then ``extras["ref_logprobs"]`` is there).
 
     A term may also have ``reads``: what every example with weight in its stream must bring along, as
-    ``advantages`` or as a name in ``Example.extras``. ``prepare`` checks it.
+    ``advantages`` or as a name in ``Example.extras``. ``prepare`` checks it. And ``is_idle(example)``, true
+    where its loss does not depend on the weights: such an example counts in the denominators only.
     """
 
     @property

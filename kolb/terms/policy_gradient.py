@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from kolb.errors import RecipeError
 from kolb.terms.base import TermResult, TokenStats, max_of, mean_of
 from kolb.terms.kl import k3
+from kolb.types import Example
 
 LOG_RATIO_LIMIT = 20.0
 """exp(20) is 5e8: beyond it a ratio says only that something is wrong, and float32 is near its end."""
@@ -56,6 +58,10 @@ class PolicyGradient:
                 f"{self.name}: importance_cap = {self.importance_cap}; it must be 1 or more, so that "
                 "tokens whose logprobs agree keep their weight of 1, or 0 for no importance weight"
             )
+
+    def is_idle(self, example: Example) -> bool:
+        """Without an advantage nothing is pushed: the loss is 0 whatever the weights are."""
+        return example.advantages is None or not np.any(example.advantages)
 
     def __call__(self, stats: TokenStats) -> TermResult:
         ratio = _limited(stats.logprobs - stats.old_logprobs).exp()

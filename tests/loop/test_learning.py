@@ -16,6 +16,7 @@ from kolb.engines.scripted import ScriptedLearner
 from kolb.learning import learning_rate, minibatches, update_policy
 from kolb.methods.grpo import Grpo
 from kolb.stage import Stage
+from kolb.terms.cross_entropy import CrossEntropy
 from kolb.types import Example, SamplingParams
 
 
@@ -117,10 +118,12 @@ def test_the_only_update_carries_no_old_logprobs_and_several_carry_those_before_
                 np.testing.assert_array_equal(e.old_logprobs, before)  # type: ignore[arg-type]
 
 
-def test_what_nobody_sampled_gets_no_old_logprobs() -> None:
+def test_what_has_no_advantage_gets_no_old_logprobs_and_what_nobody_sampled_does() -> None:
     fake = learner()
-    examples = [example(0, sampled=False), example(1)]
-    update_policy(fake, examples, stage(epochs=2), lr=1.0, seed=0)
+    given = replace(example(0), advantages=None, weights={"imitation": np.ones(4, np.float32)})
+    examples = [given, example(1, sampled=False)]
+    both = replace(stage(epochs=2), terms=(CrossEntropy(),))
+    update_policy(fake, examples, both, lr=1.0, seed=0)
     carried = {int(e.target_ids[0]): e.old_logprobs is None for e in fake.batches[0]}
     assert carried == {0: True, 1: False}
 
@@ -186,3 +189,21 @@ def test_the_learner_works_under_the_sampling_temperature_and_under_1_after_gree
         chosen = stage(sampling=SamplingParams(temperature=temperature))
         update_policy(Spy(engine(), "agent"), [example(1)], chosen, lr=1.0, seed=0)
     assert heard == [0.7, 1.0]
+
+
+def test_examples_without_advantage_count_in_the_mean_and_are_not_computed() -> None:
+    taught = learner()
+    idle = [replace(example(n), advantages=np.zeros(4, np.float32)) for n in (2, 4, 6)]
+    report = update_policy(taught, [example(1), *idle], stage(), lr=1.0, seed=0)
+    assert report.examples == 1
+    (batch,) = taught.batches
+    assert [int(e.target_ids[0]) for e in batch] == [1]
+    coefficients = next(v for k, v in batch[0].extras.items() if k.startswith("coefficients/"))
+    assert coefficients == pytest.approx([1 / 16] * 4)
+
+
+def test_only_idle_examples_take_no_step() -> None:
+    taught = learner()
+    idle = replace(example(2), advantages=np.zeros(4, np.float32))
+    report = update_policy(taught, [idle], stage(), lr=1.0, seed=0)
+    assert (report.examples, report.grad_norms, taught.version) == (0, [], 0)

@@ -56,9 +56,9 @@ def test_groups_are_compared_within_themselves_only() -> None:
     assert [a[0] for a in advantages_of(update)] == [0.5, -0.5, -0.5, 0.5]
 
 
-def test_a_dead_group_gives_no_examples_and_is_counted() -> None:
+def test_a_dead_group_has_advantages_of_zero_and_is_counted() -> None:
     update = METHOD.credit([group(1.0, 1.0), group(0.0, 0.0), group(1.0, 0.0)], None)
-    assert len(update.examples) == 2
+    assert advantages_of(update) == [[0.0, 0.0]] * 4 + [[0.7071, 0.7071], [-0.7071, -0.7071]]
     assert update.metrics["groups/dead"] == 2
     assert update.metrics["groups/total"] == 3
 
@@ -86,7 +86,7 @@ def test_a_reward_that_abstains_is_in_no_mean_and_gives_no_example() -> None:
 
 def test_one_reward_among_abstentions_is_compared_with_nothing_and_dead() -> None:
     update = METHOD.credit([group(1.0, None)], None)
-    assert update.examples == ()
+    assert advantages_of(update) == [[0.0, 0.0]]
     assert update.metrics["groups/dead"] == 1
 
 

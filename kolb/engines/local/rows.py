@@ -38,8 +38,9 @@ class Parked:
 
 @dataclass
 class Parking:
-    """Finished rows by the tokens they cover, oldest out first. Where nothing has ever been resumed after
-    ``TRIAL`` rows (single-turn tasks), nothing more is parked."""
+    """Finished rows by the tokens they cover, oldest out first. Where nothing was resumed after ``TRIAL`` rows
+    (single-turn tasks), nothing more is parked until the sampler rests. What is parked decides how the next
+    turn is computed, and so its last bits: nothing that a resumed run would not know may enter here."""
 
     budget: int
     rows: OrderedDict[bytes, Parked] = field(default_factory=OrderedDict)
@@ -55,6 +56,8 @@ class Parking:
 
     def put(self, tokens: bytes, row: Parked) -> None:
         self.tried += 1
+        if (same := self.rows.pop(tokens, None)) is not None:
+            self.used -= same.nbytes
         self.used += row.nbytes
         self.rows[tokens] = row
         while self.used > self.budget and self.rows:
@@ -69,9 +72,14 @@ class Parking:
                 return row
         return None
 
+    def rest(self) -> None:
+        """The sampler has nothing to do: the next tasks may be of another kind, and are tried anew."""
+        self.tried = self.resumed = 0
+
     def clear(self) -> None:
         self.rows.clear()
         self.used = 0
+        self.rest()
 
 
 class FastRows:
@@ -119,6 +127,7 @@ class FastRows:
         """Nothing is waiting: prompts and buffers that no row uses any more are let go."""
         self.prompts.clear()
         self.context = Context()
+        self.parking.rest()
 
     def _prefill(self, prompts: Sequence[Ids], rooms: Sequence[int]) -> Tensor:
         known: dict[bytes, Tensor] = {}

@@ -1,0 +1,342 @@
+"""What the documents show exists: commands and options, files and links, recipes, snippets, keys, metrics."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import shlex
+import textwrap
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer
+
+from kolb import loop, recipe
+from kolb.cli import app
+from kolb.engines.base import LoraSpec, ModelSpec, OptimizerSpec
+from kolb.engines.scripted import Scripted
+from kolb.engines.torch_local import TorchLocal
+from kolb.envs.dataset import Dataset
+from kolb.envs.grid_text import GridText
+from kolb.envs.gym_text import GymText
+from kolb.methods.grpo import Grpo
+from kolb.methods.imitation import Imitation
+from kolb.models.prepare import TokenizerTraining
+from kolb.readers import TOP_KEYS
+from kolb.runs.directory import RunDirectory
+from kolb.stage import CheckpointSpec, Evaluation, Limits, PolicySpec, Stage
+from kolb.tables import plain
+from kolb.terms.cross_entropy import CrossEntropy
+from kolb.terms.kl import Entropy, KLToReference
+from kolb.terms.policy_gradient import PolicyGradient
+from kolb.types import SamplingParams
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(?P<language>\S*)(?P<marks>[^\n]*)\n(?P<text>.*?)^```$", re.M | re.S)
+
+
+@dataclass(frozen=True)
+class Snippet:
+    page: str
+    line: int
+    language: str
+    marks: tuple[str, ...]
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def snippets(*languages: str) -> list[Snippet]:
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for match in FENCE.finditer(text):
+            line = text[: match.start()].count("\n") + 1
+            name = str(page.relative_to(ROOT))
+            marks = tuple(match["marks"].split())
+            found.append(Snippet(name, line, match["language"], marks, match["text"]))
+    return [s for s in found if s.language in languages]
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """(where, words) of every command line, comments taken off."""
+    for snippet in snippets("sh", "bash", "console"):
+        for number, line in enumerate(snippet.text.splitlines(), snippet.line + 1):
+            if words := shlex.split(line.removeprefix("$ "), comments=True):
+                yield f"{snippet.page}:{number}", words
+
+
+COMMANDS = list(commands())
+KOLB = [(where, words[1:]) for where, words in COMMANDS if Path(words[0]).name == "kolb"]
+
+
+# ---------------------------------------------------------------------------------------- commands
+
+
+def test_the_documents_show_every_verb() -> None:
+    group = typer.main.get_command(app)
+    assert isinstance(group, click.Group)
+    assert {words[0] for _, words in KOLB} == set(group.commands)
+
+
+@pytest.mark.parametrize(("where", "words"), KOLB, ids=[w for w, _ in KOLB])
+def test_a_documented_command_parses_and_names_files_that_exist(
+    where: str, words: list[str]
+) -> None:
+    command: Any = typer.main.get_command(app)
+    context = click.Context(command)
+    words = list(words)
+    while isinstance(command, click.Group):
+        name, command, words = command.resolve_command(context, words)
+        assert command is not None, f"{where}: no command {name}"
+    command.make_context("kolb", list(words), parent=context)
+    for word in words:
+        if word.startswith(("recipes/", "examples/")):
+            assert (ROOT / word).is_file(), f"{where}: {word} does not exist"
+
+
+@pytest.mark.parametrize(("where", "words"), KOLB, ids=[w for w, _ in KOLB])
+def test_a_documented_recipe_takes_the_sets_that_are_shown(
+    where: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    recipes = [w for w in words if w.endswith(".toml")]
+    sets = [after for word, after in zip(words, words[1:], strict=False) if word == "--set"]
+    for path in recipes:
+        recipe.load(path, sets)
+
+
+def test_every_make_target_that_is_shown_exists() -> None:
+    shown = {word for _, words in COMMANDS if words[0] == "make" for word in words[1:]}
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert {"quickstart", "test"} <= shown
+    assert shown <= set(re.findall(r"^([a-z-]+):", makefile, re.M))
+
+
+# ---------------------------------------------------------------------------------------- snippets
+
+BASE = """
+[policies.agent]
+base = "some/model"
+[environments.lake]
+use = "grid_text"
+[[stages]]
+name = "rl"
+method = "grpo"
+steps = 1
+"""
+
+
+@pytest.mark.parametrize("snippet", snippets("toml"), ids=str)
+def test_a_toml_snippet_is_a_recipe_or_fits_into_one(
+    snippet: Snippet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    shown = tomllib.loads(snippet.text)
+    assert shown
+    parsed = recipe.parse({**tomllib.loads(BASE), **shown})
+    if "stages" in shown:
+        assert [s.name for s in parsed.stages] == [s["name"] for s in shown["stages"]]
+
+
+@pytest.mark.parametrize("snippet", snippets("python"), ids=str)
+def test_a_python_snippet_compiles_and_runs_where_it_says_so(
+    snippet: Snippet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    code = compile(snippet.text, str(snippet), "exec", flags=flags)
+    if "run" in snippet.marks:
+        monkeypatch.chdir(ROOT)
+        exec(code, {"__name__": "snippet"})
+
+
+def test_the_loop_that_readme_quotes_is_the_loop() -> None:
+    (quoted,) = [s for s in snippets("python") if "stage.method.collect" in s.text]
+    wanted = {ast.unparse(node) for node in ast.parse(textwrap.dedent(quoted.text)).body}
+    source = ast.parse(textwrap.dedent(inspect.getsource(loop.take_step)))
+    have = {ast.unparse(node) for node in ast.walk(source) if isinstance(node, ast.stmt)}
+    assert wanted - have == set()
+
+
+def test_every_relative_link_leads_somewhere() -> None:
+    broken = []
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
+            if "://" not in target and not (page.parent / target).exists():
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+    # docs/log.md is written by whoever measures.
+    assert [b for b in broken if not b.endswith("docs/log.md")] == []
+
+
+def test_decisions_are_numbered_dated_and_say_what_was_rejected() -> None:
+    pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    assert [int(p.name[:4]) for p in pages] == list(range(1, len(pages) + 1))
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert re.search(r"^# \d{4}\. .+\n\n\d{4}-\d\d-\d\d$", text, re.M), page.name
+        assert "ejected" in text, page.name
+
+
+# -------------------------------------------------------------------------------- keys and defaults
+
+REQUIRED = "required"
+TABLES: dict[str, Any] = {
+    "[checkpoints]": CheckpointSpec,
+    "[policies.NAME.tokenizer]": TokenizerTraining,
+    "[policies.NAME.lora]": LoraSpec,
+    "[policies.NAME.optimizer]": OptimizerSpec,
+    "[stages.sampling]": SamplingParams,
+    "[stages.evaluation]": Evaluation,
+    "[stages.limits]": Limits,
+    'method = "grpo"': Grpo,
+    'method = "imitation"': Imitation,
+    'use = "kolb.terms.policy_gradient.PolicyGradient"': PolicyGradient,
+    'use = "kolb.terms.cross_entropy.CrossEntropy"': CrossEntropy,
+    'use = "kolb.terms.kl.KLToReference"': KLToReference,
+    'use = "kolb.terms.kl.Entropy"': Entropy,
+    'engine = "torch_local"': TorchLocal,
+    'engine = "scripted"': Scripted,
+    'use = "dataset"': Dataset,
+    'use = "grid_text"': GridText,
+    'use = "gym_text"': GymText,
+}
+NOT_FOR_RECIPES = {"scripted": {"learners"}, "stages": {"source"}}
+ROW = re.compile(r"^\| `(?P<key>\w+)` \| (?P<default>[^|]*?) \|", re.M)
+
+
+def guide_tables() -> dict[str, dict[str, str]]:
+    """The tables of docs/guide/recipes.md: heading to key to default, as written."""
+    text = (ROOT / "docs" / "guide" / "recipes.md").read_text(encoding="utf-8")
+    parts = re.split(r"^### `(.+)`$", text, flags=re.M)[1:]
+    return {
+        title: {row["key"]: row["default"] for row in ROW.finditer(body)}
+        for title, body in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+def defaults(cls: type) -> dict[str, Any]:
+    return {name: p.default for name, p in inspect.signature(cls).parameters.items()}
+
+
+@pytest.mark.parametrize("title", list(TABLES))
+def test_the_guide_lists_every_key_with_its_default(title: str) -> None:
+    written = guide_tables()[title]
+    code = defaults(TABLES[title])
+    for hidden in NOT_FOR_RECIPES.get(title.split('"')[-2] if '"' in title else "", ()):
+        del code[hidden]
+    assert set(written) == set(code)
+    for key, default in code.items():
+        says = written[key]
+        if default is inspect.Parameter.empty:
+            assert says == REQUIRED, key
+        elif default is None:
+            assert says == "none", key
+        elif says.startswith("`") and not says.startswith("`{"):
+            assert tomllib.loads(f"x = {says.strip('`')}")["x"] == plain(default), key
+
+
+def test_the_guide_lists_every_key_of_the_tables_that_recipes_read_by_hand() -> None:
+    written = guide_tables()
+    assert set(written["the top of the recipe"]) == set(TOP_KEYS)
+    stage = set(defaults(Stage)) - NOT_FOR_RECIPES["stages"]
+    assert set(written["[[stages]]"]) == stage
+    policy = {*defaults(ModelSpec), *defaults(PolicySpec)} - {"model"}
+    assert set(written["[policies.NAME]"]) == policy
+    known = {*TABLES, "the top of the recipe", "[[stages]]", "[policies.NAME]"}
+    assert set(written) == known
+
+
+# ------------------------------------------------------------------------------------------ metrics
+
+RUNS = """
+seed = 1
+[policies.agent]
+base = "nothing"
+[environments.guess]
+use = "examples/guess_number.py"
+high = 4
+max_steps = 2
+[[stages]]
+name = "imitate"
+method = "imitation"
+steps = 1
+[[stages]]
+name = "rl"
+steps = 2
+updates_per_step = 2
+terms = ["kolb.terms.kl.Entropy"]
+  [stages.method]
+  use = "grpo"
+  kl = 0.1
+  [stages.evaluation]
+  at_start = true
+  episodes = 4
+  samples = 2
+"""
+ONLY_SOMETIMES = {"library/version", "library/size", "eval/errors/BOUNDARY"}
+"""Of the glossary: what needs a method that edits, or an evaluation in which something breaks."""
+
+PLACEHOLDERS = {
+    "POLICY": "agent",
+    "TERM": "(policy_gradient|cross_entropy|kl_to_reference|entropy)",
+    "STREAM": "(policy|imitation)",
+    "K": r"\d+",
+    "BOUNDARY": "(environment|reward|sampler|deadline)",
+}
+
+
+def glossary() -> set[str]:
+    text = (ROOT / "docs" / "guide" / "metrics.md").read_text(encoding="utf-8")
+    return set(re.findall(r"^\| `([^`]+)` \|", text, re.M))
+
+
+def pattern(name: str) -> re.Pattern[str]:
+    parts = re.split(r"([A-Z]+)", re.escape(name))
+    return re.compile("".join(PLACEHOLDERS.get(part, part) for part in parts))
+
+
+def metrics_of_a_run(folder: Path) -> set[str]:
+    def answer(messages: Any, seed: int) -> str:
+        return str(1 + seed % 4)
+
+    loop.run(recipe.parse(tomllib.loads(RUNS)), folder, engine=Scripted(answer))
+    lines = RunDirectory.open(folder).metrics()
+    return {name for line in lines for name in line} - {"step", "stage"}
+
+
+def test_the_glossary_and_a_real_run_name_the_same_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    seen = {n.replace("eval_start/", "eval/") for n in metrics_of_a_run(tmp_path / "run")}
+    known = {name: pattern(name) for name in glossary()}
+    unknown = [n for n in sorted(seen) if not any(p.fullmatch(n) for p in known.values())]
+    assert unknown == []
+    never = [n for n, p in known.items() if not any(p.fullmatch(s) for s in seen)]
+    assert set(never) == ONLY_SOMETIMES
+
+
+# ---------------------------------------------------------------------------------- import direction
+
+
+def test_the_decision_on_import_direction_lists_the_table_that_the_test_holds() -> None:
+    tree = ast.parse((ROOT / "tests/invariants/test_import_direction.py").read_text())
+    names = ("CONTRACTS", "WORLD", "ALLOWED")
+    wanted = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in names
+    ]
+    values: dict[str, Any] = {}
+    exec(compile(ast.Module(wanted, []), "table", "exec"), values)
+    table = "\n".join(f"{part} <- {row}".rstrip() for part, row in values["ALLOWED"].items())
+    page = next((ROOT / "docs" / "decisions").glob("0002-*.md")).read_text(encoding="utf-8")
+    assert f"```text\n{table}\n```" in page, f"0002 should list:\n{table}"
