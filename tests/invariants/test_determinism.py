@@ -93,17 +93,25 @@ def stage(method: Any, name: str, steps: int, **rest: Any) -> Stage:
     return Stage(name, method, steps=steps, roles={"solver": "agent"}, **given | rest)
 
 
+CALM = OptimizerSpec(lr=5e-2, eps=1.0)
+"""Adam divides by the root of its second moment, which blows rounding up where gradients are small: after a
+few steps a token can flip. With this epsilon it steps nearly as SGD does, and rounding stays rounding."""
+
+
 def recipe(tokenizer: str, *stages: Stage, lora: LoraSpec | None = None, **rest: Any) -> Recipe:
     model = ModelSpec(build=BUILD, tokenizer=tokenizer, seed=1)
-    spec = PolicySpec(model, lora, OptimizerSpec(lr=5e-3))
+    spec = PolicySpec(model, lora, rest.pop("optimizer", OptimizerSpec(lr=5e-3)))
     return Recipe("same", {"agent": spec}, stages, checkpoints=CheckpointSpec(1, 0), **rest)
 
 
-def imitation_then_grpo(tokenizer: str, **grpo: Any) -> Recipe:
+def imitation_then_grpo(
+    tokenizer: str, optimizer: OptimizerSpec = OptimizerSpec(lr=5e-3), **grpo: Any
+) -> Recipe:
     return recipe(
         tokenizer,
         stage(Imitation(), "imitate", 4, tasks_per_step=6),
         stage(Grpo(group_size=4), "explore", 3, **grpo),
+        optimizer=optimizer,
     )
 
 
@@ -175,9 +183,11 @@ def test_what_ran_before_in_the_same_process_changes_nothing(
 def test_how_many_episodes_run_at_once_changes_no_token(
     tokenizer: str, tmp_path: Path, history: str
 ) -> None:
-    """Other batches, other rounding: tokens are the same, logprobs and weights equal to 1e-5."""
+    """Other batches, other rounding: tokens are the same, weights equal to 1e-5."""
     for seats in (1, 5, 256):
-        made = imitation_then_grpo(tokenizer, history=history, limits=Limits(max_concurrent=seats))
+        made = imitation_then_grpo(
+            tokenizer, CALM, history=history, limits=Limits(max_concurrent=seats)
+        )
         run(made, tmp_path / str(seats), engine=engine())
     for seats in (1, 5):
         assert said(tmp_path / str(seats)) == said(tmp_path / "256")
@@ -188,7 +198,7 @@ def test_how_many_episodes_run_at_once_changes_no_token(
 def test_the_size_of_batches_changes_no_token(
     tokenizer: str, tmp_path: Path, rows: int, micro_tokens: int
 ) -> None:
-    made = imitation_then_grpo(tokenizer)
+    made = imitation_then_grpo(tokenizer, CALM)
     run(made, tmp_path / "whole", engine=engine())
     run(made, tmp_path / "cut", engine=engine(max_rows=rows, micro_tokens=micro_tokens))
     assert said(tmp_path / "cut") == said(tmp_path / "whole")
@@ -199,12 +209,9 @@ def test_the_size_of_batches_changes_no_token(
 def test_a_step_accumulated_in_many_micro_batches_equals_one_taken_whole(
     tokenizer: str, tmp_path: Path, normalisation: str
 ) -> None:
-    """One example at a time (micro_tokens = 1) and all at once: 1x8 = 8x1. SGD-like, so that Adam's
-    division does not blow up rounding: the gradient norm is compared as well."""
+    """One example at a time (micro_tokens = 1) and all at once: 1x8 = 8x1."""
     method = Imitation(normalisation=normalisation)
-    made = recipe(tokenizer, stage(method, "imitate", 3, tasks_per_step=8))
-    large = replace(made.policies["agent"], optimizer=OptimizerSpec(lr=5e-3, eps=1.0))
-    made = replace(made, policies={"agent": large})
+    made = recipe(tokenizer, stage(method, "imitate", 3, tasks_per_step=8), optimizer=CALM)
     run(made, tmp_path / "whole", engine=engine())
     run(made, tmp_path / "cut", engine=engine(micro_tokens=1))
     assert np.abs(weights(tmp_path / "whole") - weights(tmp_path / "cut")).max() < 1e-5
@@ -251,7 +258,8 @@ def test_a_first_stage_of_one_turn_leaves_no_trace_in_how_the_second_is_computed
     """More than 256 single turns once taught the sampler not to park finished rows, for the rest of the
     process; a resumed run did not know, computed second turns otherwise, and differed in the last bits."""
     source = Letters(turns=1)
-    short = stage(Grpo(group_size=24), "short", 1, source=source, tasks_per_step=12, learn=())
+    short = stage(Grpo(group_size=24), "short", 1, source=source, tasks_per_step=12)
+    short = replace(short, learning_rate=0.0)
     long = stage(Grpo(group_size=4), "long", 2)
     made = recipe(tokenizer, short, long)
     run(made, tmp_path / "whole", engine=engine())

@@ -67,8 +67,9 @@ class _Head(torch.autograd.Function):
                 top[part] = highest - lse[part]
                 mass[part] = _kept_mass(z, highest, minp) - lse[part]
         ctx.save_for_backward(hidden, weight, bias, targets, lse, entropy)
-        ctx.inverse_t, ctx.want_entropy = inverse_t, want_entropy
+        ctx.inverse_t = inverse_t
         ctx.mark_non_differentiable(top, mass)
+        ctx.set_materialize_grads(False)  # an entropy that is only looked at costs no backward
         return logprobs, entropy, top, mass
 
     @staticmethod
@@ -83,10 +84,11 @@ class _Head(torch.autograd.Function):
             z = _logits(hidden[part], weight, bias, ctx.inverse_t)
             logp = z - lse[part, None]
             p = logp.exp()
-            g = g_logprob[part, None].float()
-            dz = -g * p
-            dz.scatter_add_(1, targets[part, None], g)
-            if ctx.want_entropy:
+            dz = torch.zeros_like(p)
+            if g_logprob is not None:
+                g = g_logprob[part, None].float()
+                dz = (-g * p).scatter_add_(1, targets[part, None], g)
+            if g_entropy is not None:
                 dz -= g_entropy[part, None] * p * (logp + entropy[part, None])
             dz = (dz * ctx.inverse_t).to(hidden.dtype)
             if d_hidden is not None:

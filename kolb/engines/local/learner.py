@@ -18,7 +18,7 @@ from kolb.engines.local.head import HeadStats
 from kolb.engines.local.model import LocalModel, clone_frozen, save_folder
 from kolb.engines.local.sampler import LocalSampler
 from kolb.errors import NonFiniteError, PublishMismatchError, RunDirectoryError
-from kolb.terms.base import PINNED, TokenStats, prepare
+from kolb.terms.base import PINNED, TokenStats, mean_of, prepare
 from kolb.types import Example, Floats, SamplingParams
 
 PUBLISH_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3}
@@ -71,10 +71,9 @@ class LocalLearner:
         self.model.use(self.adapter)
         report = Report()
         coefficients = prepare(terms, examples)
-        needs_entropy = any("stats:entropy" in term.needs for term in terms)
         for numbers in micro_batches(examples, self.micro_tokens):
             part = [examples[i] for i in numbers]
-            batch, seen = self.model.stats(part, temperature=temperature, entropy=needs_entropy)
+            batch, seen = self.model.stats(part, temperature=temperature, entropy=True)
             loss, seen_by_terms = _losses(batch, seen, part, [coefficients[i] for i in numbers], terms)
             if not bool(torch.isfinite(loss)):
                 self._drop_gradients()
@@ -210,10 +209,13 @@ def _losses(batch: FlatBatch, seen: HeadStats, examples: Sequence[Example], coef
         mask = gather([e.weights.get(term.stream) for e in examples]) != 0
         if not bool(mask.any()):
             continue
-        result = term(_token_stats(term, mask, gather, seen, coefficients, examples))
+        stats = _token_stats(term, mask, gather, seen, coefficients, examples)
+        result = term(stats)
         total = total + result.loss
         report.losses[term.name] = float(result.loss.detach())
         report.record(result.metrics)
+        if stats.entropy is not None and term is terms[0]:
+            report.record({"entropy/mean": mean_of(stats.entropy, stats)})
     return total, report
 
 

@@ -228,10 +228,12 @@ def clone_frozen(model: LocalModel) -> LocalModel:
 
 def _load(spec: ModelSpec) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging as transformers_logging
 
     from kolb.models.fetch import resolve
 
     where = resolve(spec.base)
+    transformers_logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(resolve(spec.tokenizer) if spec.tokenizer else where)
         model = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, attn_implementation="eager")
