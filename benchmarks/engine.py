@@ -53,12 +53,11 @@ class Peer:
         environment = {**os.environ, "OMP_NUM_THREADS": str(order["threads"])}
         environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), str(HERE)])
         command = [sys.executable, str(HERE / "peers.py"), name, json.dumps(order)]
-        self._log = (Path(os.devnull)).open("w") if not os.environ.get("BENCH_LOG") else None
         self._process: Any = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._log,
+            stderr=None if os.environ.get("BENCH_LOG") else subprocess.DEVNULL,
             text=True,
             env=environment,
         )
@@ -125,7 +124,12 @@ def summary(peer: Peer, ours: Peer, floor_s: float) -> dict[str, Any]:
 
 def measure(args: argparse.Namespace, threads: int) -> dict[str, Any]:
     """All races at one number of threads."""
-    order = {"model": args.model, "workload": args.workload, "tasks": args.tasks, "threads": threads}
+    order = {
+        "model": args.model,
+        "workload": args.workload,
+        "tasks": args.tasks,
+        "threads": threads,
+    }
     geometry, workload = GEOMETRIES[args.model], Workload(args.workload, args.tasks)
     [probe] = race(["rates"], order, 5)
     rates = Rates(*(max(u["parts"][k] for u in probe.units) for k in ("large", "rows64", "read")))

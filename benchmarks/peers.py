@@ -68,7 +68,9 @@ def open_learner(g: Geometry, folder: Path, threads: int) -> Any:
     from kolb.engines.torch_local import TorchLocal
 
     policy = our_policy(g, folder)
-    return TorchLocal(threads=threads).open_policy("agent", policy.model, optimizer=policy.optimizer)
+    return TorchLocal(threads=threads).open_policy(
+        "agent", policy.model, optimizer=policy.optimizer
+    )
 
 
 def our_policy(g: Geometry, folder: Path) -> Any:
@@ -111,7 +113,9 @@ class FixedLengths:
         return getattr(self._sampler, name)
 
     async def sample(self, prompt: Any, params: Any, n: int = 1) -> Any:
-        return await self._sampler.sample(prompt, replace(params, max_tokens=next(self._lengths)), n)
+        return await self._sampler.sample(
+            prompt, replace(params, max_tokens=next(self._lengths)), n
+        )
 
 
 def step_ours(pacer: Pacer, g: Geometry, w: Workload, threads: int, folder: Path) -> None:
@@ -153,7 +157,9 @@ def step_ours(pacer: Pacer, g: Geometry, w: Workload, threads: int, folder: Path
         tasks_per_step=w.tasks,
         sampling=SamplingParams(max_tokens=max(w.lengths)),
     )
-    recipe = Recipe("bench", {"agent": our_policy(g, folder)}, (stage,), checkpoints=CheckpointSpec(0))
+    recipe = Recipe(
+        "bench", {"agent": our_policy(g, folder)}, (stage,), checkpoints=CheckpointSpec(0)
+    )
     pacer.say(ready=True)
     run(recipe, folder / "run", engine=Engine(threads=threads), observer=Observer())
 

@@ -35,6 +35,10 @@ STATUSES: Mapping[str, Status] = {
 """The status of an Episode, by the boundary that broke."""
 
 
+LARGEST = 1e30
+"""The largest size of a reward: sums of very many of them are finite, and each fits float32."""
+
+
 class _SliceOverrun(BaseException):
     """Interrupts synchronous code. No Exception, so that ``except Exception`` there does not eat it."""
 
@@ -114,7 +118,8 @@ async def guard(coroutine: Coroutine[Any, Any, T], *, what: str, seconds: float)
 
     Each synchronous stretch of it is interrupted after ``seconds`` (main thread of a Unix process only),
     and the whole of it when it has been waiting for so long (everywhere). Raises DeadlineError then,
-    EnvironmentFailure for anything that it raised, and lets KolbErrors through. ``what`` names it.
+    EnvironmentFailure for anything that it raised, and lets KolbErrors through. ``what`` names it. A
+    cancellation of something inside, which nobody asked of us, is a failure like any other.
     """
     deadline = asyncio.timeout(seconds)
     try:
@@ -127,9 +132,14 @@ async def guard(coroutine: Coroutine[Any, Any, T], *, what: str, seconds: float)
     except TimeoutError as error:
         if deadline.expired():
             raise _too_late(what, seconds) from error
-        raise EnvironmentFailure(f"{what} raised TimeoutError: {error}") from error
+        raise EnvironmentFailure(f"{what} raised {_said(error)}") from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise EnvironmentFailure(f"{what} raised {_said(error)}") from error
     except Exception as error:
-        raise EnvironmentFailure(f"{what} raised {type(error).__name__}: {error}") from error
+        raise EnvironmentFailure(f"{what} raised {_said(error)}") from error
 
 
 async def guarded_call(call: Callable[..., Any], *args: Any, what: str, seconds: float) -> Any:
@@ -140,6 +150,14 @@ async def guarded_call(call: Callable[..., Any], *args: Any, what: str, seconds:
         return await answer if hasattr(answer, "__await__") else answer
 
     return await guard(run(), what=what, seconds=seconds)
+
+
+def _said(error: BaseException) -> str:
+    """``ValueError: text``, also of an error that cannot say what it has to say."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # its __str__ is the user's code, too
+        return f"{type(error).__name__}, whose message cannot be shown"
 
 
 def _too_late(what: str, seconds: float) -> DeadlineError:
@@ -158,15 +176,36 @@ def as_failure(error: BoundaryError) -> tuple[Status, Failure]:
 
 
 def checked_messages(value: Any, what: str) -> tuple[Message, ...]:
-    """``value`` if it is a sequence of chat messages, else EnvironmentFailure."""
+    """``value`` if it is a sequence of chat messages whose content can be encoded, else EnvironmentFailure."""
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         messages = tuple(value)
         if all(isinstance(m, Mapping) and isinstance(m.get("role"), str) for m in messages):
+            for message in messages:
+                _check_content(message.get("content"), what)
             return messages
     raise EnvironmentFailure(
         f"{what} must give a tuple of messages like "
         f'{{"role": "user", "content": "..."}}, not {_shown(value)}'
     )
+
+
+def _check_content(content: Any, what: str) -> None:
+    if isinstance(content, list | tuple):
+        texts = [part.get("text") for part in content if isinstance(part, Mapping)]
+    elif content is None or isinstance(content, str):
+        texts = [content]
+    else:
+        raise EnvironmentFailure(
+            f"{what}: the content of a message is text or a list of parts, not {_shown(content)}"
+        )
+    for text in texts:
+        try:
+            "".join([text or ""]).encode()
+        except (UnicodeEncodeError, TypeError) as error:
+            raise EnvironmentFailure(
+                f"{what}: {_shown(text)} is no text that UTF-8 can hold ({error}); decode files with "
+                "errors='replace'"
+            ) from error
 
 
 def checked_number(value: Any, what: str) -> float | None:
@@ -181,6 +220,8 @@ def checked_number(value: Any, what: str) -> float | None:
     number = float(value)
     if not math.isfinite(number):
         raise RewardError(f"{what} is {number}; a reward is a finite number, or None to abstain")
+    if abs(number) > LARGEST:
+        raise RewardError(f"{what} is {number}; beyond {LARGEST:g} sums and float32 overflow")
     return number
 
 

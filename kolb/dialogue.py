@@ -12,7 +12,7 @@ from typing import Any
 
 from kolb.engines.base import Sampler, Template
 from kolb.errors import CapabilityError, KolbError, SamplerError
-from kolb.types import Completion, Message, SamplingParams, Turn
+from kolb.types import NO_FLOATS, Completion, Message, SamplingParams, Turn
 
 
 def split_system(messages: Sequence[Message]) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
@@ -106,6 +106,17 @@ class Dialogue:
         else:
             self._finished = (*self._finished, *self._current.turns)
             self._current = self._open((*self._system, *messages))
+
+    def repeat(self, turns: Sequence[Turn]) -> None:
+        """Says and hears what a dialogue of the same history did, all but its opening, as ``given``."""
+        last = len(turns) - 1
+        system = split_system(turns[0].messages)[0] if turns else ()
+        for number, turn in enumerate(turns):
+            given = replace(turn.completion, logprobs=NO_FLOATS, stop_reason="given")
+            self._current.add(given)
+            heard = () if number == last else turns[number + 1].messages
+            heard = heard if self._keeps_all else heard[len(system) :]
+            self.hear(heard, turn.feedback, is_last=number == last)
 
 
 async def sampled(sampler: Sampler, prompt: Any, params: SamplingParams) -> Completion:

@@ -77,8 +77,7 @@ def why_nothing_was_learnt(groups: Sequence[Group], steps_in_a_row: int) -> str:
             f"all are {outcomes[0]:g}" if len(outcomes) == 1 else "from group to group they differ"
         )
         why = (
-            f"in each of {dead} groups all rewards are equal ({same}), so there is nothing to compare and "
-            "every advantage is 0"
+            f"in each of {dead} groups all rewards are equal ({same}), so there is nothing to compare"
         )
     else:
         why = "the method gave no token any weight"

@@ -18,6 +18,7 @@ from kolb.errors import RecipeError
 from kolb.evaluate import EvaluationResult, choose_tasks, evaluate
 from kolb.listeners import Listeners, Observer
 from kolb.memory.library import ExperienceLibrary
+from kolb.models.prepare import prepared
 from kolb.order import TaskOrder
 from kolb.running import Clock, Running, opened
 from kolb.stage import Recipe, Stage
@@ -79,7 +80,8 @@ async def run_async(
             opened(recipe, directory, resume) as folder,
             Listeners(recipe, folder, observer) as listeners,
         ):
-            running = Running(recipe, chosen, folder, listeners)
+            ready = await prepared(recipe, folder.path)
+            running = Running(ready, chosen, folder, listeners)
             running.start(resume=resume)
             return await run_stages(running, orders)
     finally:

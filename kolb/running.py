@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,14 +58,20 @@ class Clock:
 
 @contextmanager
 def opened(recipe: Recipe, path: Path | str, resume: bool) -> Iterator[RunDirectory]:
-    """The run directory, locked: a new one, or the one to go on with."""
+    """The run directory, locked: a new one, or the one to go on with. A new one in which a mistake of the
+    recipe came to light before its first step (a base that is not there, say) is taken away again."""
     if resume:
         directory = RunDirectory.open(path, write=True)
     else:
         plain = dict(recipe.resolved) or {"name": recipe.name, "seed": recipe.seed}
         directory = RunDirectory.create(path, plain, command=sys.argv)
-    with directory:
-        yield directory
+    try:
+        with directory:
+            yield directory
+    except RecipeError:
+        if not resume and not directory.metrics():
+            shutil.rmtree(directory.path)
+        raise
 
 
 class Running:

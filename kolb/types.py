@@ -358,13 +358,28 @@ class World(Protocol):
     async def play(
         self, task: Task, *, role: str = "solver", index: int = 0, system: str | None = None, name: str = ""
     ) -> Episode:
-        """One attempt of ``role`` in a fresh environment. ``system`` replaces the system prompt."""
+        """One attempt of ``role`` in a fresh environment. ``system`` replaces the system prompt; without
+        it the library stands at the end of the environment's own."""
         ...
 
     async def ask(
-        self, role: str, messages: Sequence[Message], *, task: Task, index: int = 0, name: str = ""
+        self,
+        role: str,
+        messages: Sequence[Message],
+        *,
+        task: Task,
+        index: int = 0,
+        name: str = "",
+        max_tokens: int | None = None,
     ) -> Trajectory:
-        """One answer of ``role`` to ``messages``: reflections, judgements, summaries, predictions."""
+        """One answer of ``role`` to ``messages``: reflections, judgements, summaries, predictions.
+        ``max_tokens`` takes the place of the stage's own."""
+        ...
+
+    def retell(
+        self, trajectory: Trajectory, opening: Sequence[Message], *, task: Task, name: str = ""
+    ) -> Trajectory:
+        """What ``trajectory`` said, token for token, after another ``opening``: context distillation."""
         ...
 
     def transcribe(self, role: str, messages: Sequence[Message], *, name: str = "") -> Trajectory:
@@ -381,6 +396,10 @@ class Method(Protocol):
     """One paper. A frozen dataclass whose fields are the paper's numbers; ``METHOD`` is its default.
 
     ``roles`` name the seats that ``collect`` fills; ``needs`` the engine capabilities that it takes.
+
+    A method may also say ``places_library = True``: then attempts, those of evaluation included, are shown
+    nothing of the library but what the method itself puts into a prompt. ``needs_expert = True``: it takes
+    an environment that can demonstrate. ``evaluate_episode(task, index, world)``: what an evaluation is.
     """
 
     @property

@@ -202,12 +202,22 @@ class LiveWorld:
     # -------------------------------------------------------------------------------- single answers
 
     async def ask(
-        self, role: str, messages: Sequence[Message], *, task: Task, index: int = 0, name: str = ""
+        self,
+        role: str,
+        messages: Sequence[Message],
+        *,
+        task: Task,
+        index: int = 0,
+        name: str = "",
+        max_tokens: int | None = None,
     ) -> Trajectory:
         """One answer of ``role`` to exactly ``messages`` (the library is not added). It has no scores:
-        whoever asked decides what it was worth."""
+        whoever asked decides what it was worth. ``max_tokens`` takes the place of the stage's own."""
         dialogue = self._dialogue(role, messages)
-        completion = await dialogue.say(self._params(self.seed_of(task, index, role, name), 0))
+        params = self._params(self.seed_of(task, index, role, name), 0)
+        if max_tokens is not None:
+            params = replace(params, max_tokens=max_tokens)
+        completion = await dialogue.say(params)
         if completion is not None:
             self._count(role, completion)
         return self._trajectory(role, dialogue.turns, name)
@@ -215,6 +225,19 @@ class LiveWorld:
     def transcribe(self, role: str, messages: Sequence[Message], *, name: str = "") -> Trajectory:
         """``messages`` as a trajectory of ``role``: assistant messages become targets."""
         return self._trajectory(role, given_turns(self._sampler(role).template, messages), name)
+
+    def retell(
+        self, trajectory: Trajectory, opening: Sequence[Message], *, task: Task, name: str = ""
+    ) -> Trajectory:
+        """What ``trajectory`` said and heard, after ``opening`` instead of its own first messages.
+
+        The answers keep their tokens and become ``given``, without logprobs: nobody sampled them here.
+        Scores and feedback stay. To distil a prompt into the weights, tell an attempt under that prompt
+        again as if it had been made without it.
+        """
+        dialogue = self._dialogue(trajectory.role, opening, task)
+        dialogue.repeat(trajectory.turns)
+        return replace(trajectory, turns=dialogue.turns, name=name)
 
     # -------------------------------------------------------------------------------- parts
 
@@ -257,11 +280,12 @@ class LiveWorld:
         """The one place where the library enters a prompt: at the end of an attempt's system prompt.
 
         A ``system`` given by the method replaces the environment's whole, and the library with it: such
-        a method has decided itself what the agent is to know.
+        a method has decided itself what the agent is to know. One with ``places_library`` always does.
         """
         before, rest = split_system(opening)
         if system is None:
-            lessons = self.library.render()
+            places_itself = getattr(self.stage.method, "places_library", False)
+            lessons = "" if places_itself else self.library.render()
             system = "\n\n".join(
                 [*(str(m["content"]) for m in before), *([lessons] if lessons else [])]
             )

@@ -10,7 +10,6 @@ import typer
 
 from kolb import recipe as recipes
 from kolb.loop import run
-from kolb.models.prepare import prepare_models, trainings
 from kolb.report import print_report
 from kolb.runs.directory import RunDirectory, next_path
 from kolb.runs.progress import Progress
@@ -19,11 +18,7 @@ from kolb.stage import Recipe
 
 def start_run(path: str, sets: Sequence[str], out: Path | None, quiet: bool) -> None:
     recipe = recipes.load(path, sets)
-    directory = out or next_path("runs", recipe.name)
-    if trainings(recipe):
-        # The loop makes the run's folder only when it starts, and the tokenizers are to lie inside.
-        RunDirectory.create(directory, recipe.resolved, command=sys.argv).close()
-    follow(recipe, directory, quiet, resume=bool(trainings(recipe)))
+    follow(recipe, out or next_path("runs", recipe.name), quiet, resume=False)
 
 
 def resume_run(directory: Path, quiet: bool) -> None:
@@ -34,15 +29,13 @@ def resume_run(directory: Path, quiet: bool) -> None:
 def follow(recipe: Recipe, directory: Path, quiet: bool, *, resume: bool) -> None:
     if not quiet:
         print(f"run: {directory}", flush=True)
-    recipe = prepare_models(recipe, directory)
     steps = sum(stage.steps for stage in recipe.stages)
     try:
         with Progress(steps, quiet) as progress:
             result = run(recipe, directory, resume=resume, observer=progress)
     except KeyboardInterrupt:
         print(
-            f"\nstopped; every finished step is in {directory}, and the last checkpoint is whole. Go on with\n"
-            f"  kolb run --resume {directory}",
+            f"\nstopped. The run goes on from its last checkpoint with\n  kolb run --resume {directory}",
             file=sys.stderr,
         )
         raise typer.Exit(130) from None

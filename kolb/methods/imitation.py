@@ -30,6 +30,7 @@ class Imitation:
     name: ClassVar[str] = "imitation"
     roles: ClassVar[tuple[str, ...]] = ("solver",)
     needs: ClassVar[frozenset[str]] = frozenset({"tokens", "train"})
+    needs_expert: ClassVar[bool] = True
 
     @property
     def terms(self) -> tuple[Any, ...]:

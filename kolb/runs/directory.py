@@ -70,10 +70,11 @@ class RunDirectory:
         path = Path(path)
         is_free = not path.exists() or (path.is_dir() and not any(path.iterdir()))
         if not is_free and not _is_half_made(path):
-            what = "already holds a run" if (path / "env.json").exists() else "is not empty"
-            raise RunDirectoryError(
-                f"{path} {what}; give a new directory, or resume a run with --resume {path}"
-            )
+            if (path / "env.json").exists():
+                raise RunDirectoryError(
+                    f"{path} already holds a run; give a new directory, or resume it with --resume {path}"
+                )
+            raise RunDirectoryError(f"{path} is not empty, and holds no run; give a new directory")
         text = toml.dumps(recipe)
         path.mkdir(parents=True, exist_ok=True)
         run = cls(path, RunLock(path))
@@ -94,9 +95,7 @@ class RunDirectory:
             what = "is a file" if path.exists() else "does not exist"
             raise RunDirectoryError(f"{path} {what}; expected a run directory, as `kolb run` makes")
         if not (path / "env.json").is_file():
-            half_made = (
-                "; its creation was cut short before anything was learnt: start it again, as you did"
-            )
+            half_made = "; its creation was cut short before anything was learnt: start it again, as you did"
             raise RunDirectoryError(
                 f"{path} is not a run directory: it has no env.json"
                 f"{half_made if _is_half_made(path) else ''}"

@@ -90,16 +90,19 @@ class Progress:
             self._print("  ".join(part for part in parts if part))
 
     def _facts(self, metrics: Mapping[str, float]) -> list[str]:
-        """Only what is known: reward, success, the last evaluation, speed."""
+        """Only what is known: reward and success of what was sampled (of an expert's, the loss says more), the
+        last evaluation, speed."""
         seconds = self._times[-1][1] - self._times[-2][1]
         reward = _number(metrics, "reward/mean")
         success = _number(metrics, "success/mean")
         tokens = _number(metrics, "tokens/sampled")
         # Evaluation comes now and then; its last word stays on show.
         self._evaluated = _number(metrics, "eval/success", self._evaluated)
+        losses = [f"loss {value:.3f}" for name, value in metrics.items() if name.startswith("loss/")]
+        earned = [f"reward {reward:.3f}"] if reward is not None else []
+        earned += [f"success {success:.0%}"] if success is not None else []
         facts = [
-            f"reward {reward:.3f}" if reward is not None else "",
-            f"success {success:.0%}" if success is not None else "",
+            *(losses[:1] if tokens == 0 else earned),
             f"eval {self._evaluated:.0%}" if self._evaluated is not None else "",
             f"{tokens / seconds:,.0f} tok/s" if tokens and seconds > 0 else "",
         ]

@@ -29,3 +29,6 @@ class CrossEntropy:
         return TermResult(
             (stats.coefficients * nll).sum(), {f"nll/{self.stream}": mean_of(nll, stats)}
         )
+
+
+TERM = CrossEntropy

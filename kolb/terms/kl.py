@@ -1,4 +1,4 @@
-"""Staying close: to a reference policy (KL), or to the uniform one (entropy).
+"""Staying close to a reference policy.
 
 ``k1``, ``k2`` and ``k3`` estimate KL(current || reference) from one sampled token (Schulman, "Approximating
 KL Divergence", 2020). As values k1 and k3 are unbiased and k3 is never negative. As losses they differ:
@@ -64,19 +64,4 @@ class KLToReference:
         return TermResult(loss, {"kl/reference": mean_of(kl, stats)})
 
 
-@dataclass(frozen=True)
-class Entropy:
-    """``-coefficient * entropy`` (nats) on every token of the stream: a bonus for staying undecided."""
-
-    coefficient: float = 0.001
-    stream: str = "policy"
-    normalisation: str = "token-mean"
-    constant: float = 1.0
-    name: str = "entropy"
-    needs: ClassVar[frozenset[str]] = frozenset({"stats:entropy"})
-
-    def __call__(self, stats: TokenStats) -> TermResult:
-        if stats.entropy is None:
-            raise RecipeError(f"{self.name} needs 'stats:entropy', and the engine gave no entropy")
-        loss = -self.coefficient * (stats.coefficients * stats.entropy).sum()
-        return TermResult(loss, {"entropy/mean": mean_of(stats.entropy, stats)})
+TERM = KLToReference

@@ -96,3 +96,6 @@ class PolicyGradient:
 
 def _limited(log_ratio: Tensor) -> Tensor:
     return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+
+
+TERM = PolicyGradient

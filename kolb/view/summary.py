@@ -64,7 +64,7 @@ def _stages(run: RunDirectory, lines: Sequence[dict[str, Any]]) -> Table:
 
 def _method(plan: dict[str, Any]) -> str:
     method = plan.get("method", "-")
-    return str(method.get("name", "-")) if isinstance(method, dict) else str(method)
+    return str(method.get("use", "-")) if isinstance(method, dict) else str(method)
 
 
 def _print_curve(out: Console, lines: Sequence[dict[str, Any]]) -> None:

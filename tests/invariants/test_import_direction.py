@@ -48,7 +48,7 @@ ALLOWED = {
     "learning": "types errors engines.base stage terms",
     "listeners": "types errors stage credit runs",
     "running": f"{WORLD} world learning listeners memory runs",
-    "loop": f"{WORLD} world evaluate checks order learning listeners running memory runs",
+    "loop": f"{WORLD} world evaluate checks order learning listeners running memory runs models",
     # recipes, reports, commands
     "tables": "errors",
     "overrides": "errors",

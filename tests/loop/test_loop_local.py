@@ -20,7 +20,7 @@ from kolb.types import Group, SamplingParams, Update
 
 
 class Varied(Coach):
-    """Random weights never guess right, so here an attempt is worth its number of letters e."""
+    """Random weights never guess right, so here an attempt is worth a number made of its letters."""
 
     def credit(self, groups: Any, state: Any) -> Update:
         def scored(group: Group) -> Group:
@@ -28,7 +28,7 @@ class Varied(Coach):
                 replace(
                     e,
                     trajectories=tuple(
-                        replace(t, scores={"reward": float(t.text.count("e"))})
+                        replace(t, scores={"reward": sum(map(ord, t.text)) % 101 / 101})
                         for t in e.trajectories
                     ),
                 )

@@ -72,10 +72,7 @@ def test_dot_slash_is_beside_the_recipe_and_in_a_set_the_current_directory(
     file = recipe.load(folder / "lake.toml", sets).stages[0].source.file
     assert file == str(here / "mine.jsonl")
     sets = ["environments.guess.file=data/mine.jsonl"]
-    assert (
-        recipe.load(folder / "lake.toml", sets).stages[0].source.file
-        == "data/mine.jsonl"
-    )
+    assert recipe.load(folder / "lake.toml", sets).stages[0].source.file == "data/mine.jsonl"
 
 
 @pytest.mark.parametrize(

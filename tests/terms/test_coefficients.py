@@ -12,7 +12,8 @@ from slow_engine import example, run, tensor
 from kolb.errors import RecipeError
 from kolb.terms.base import NORMALISATIONS, check_terms, coefficients, pin, prepare
 from kolb.terms.cross_entropy import CrossEntropy
-from kolb.terms.kl import Entropy, KLToReference
+from kolb.terms.entropy import Entropy
+from kolb.terms.kl import KLToReference
 from kolb.terms.policy_gradient import PolicyGradient
 
 

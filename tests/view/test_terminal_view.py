@@ -21,7 +21,7 @@ def run(tmp_path):
         "name": "lake",
         "stages": [
             {"name": "warm", "method": "imitation", "steps": 1},
-            {"name": "rl", "method": {"name": "erl"}, "steps": 40},
+            {"name": "rl", "method": {"use": "erl"}, "steps": 40},
         ],
     }
     with RunDirectory.create(tmp_path / "lake-0001", recipe) as run:

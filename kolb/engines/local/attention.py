@@ -97,10 +97,11 @@ class FlatPlan:
                 torch.cat([t[block.prompt].transpose(0, 1).expand(rows, -1, -1, -1), own], dim=2)
                 for t, own in ((k, bk), (v, bv))
             )
-        if repeat > 1:
+        shares = repeat > 1 and q.device.type == "cpu"  # a GPU's kernels with a mask know no shared key heads
+        if repeat > 1 and not shares:
             bk, bv = bk.repeat_interleave(repeat, 1), bv.repeat_interleave(repeat, 1)
         mask = self._mask(i, block, window, q.device)
-        out = scaled_dot_product_attention(bq, bk, bv, attn_mask=mask, is_causal=mask is None, scale=scale)
+        out = scaled_dot_product_attention(bq, bk, bv, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=shares)
         return out.transpose(1, 2)
 
     def _mask(self, i: int, block: Block, window: int | None, device: torch.device) -> Tensor | None:

@@ -130,7 +130,8 @@ class _Grouping:
             scatter[rows] = p * widest + np.arange(len(rows))
         lengths = [context.slots[s].length for s in members]
         self.longest = max(lengths)
-        self.is_identity = widest == 1 and len(members) == high - low
+        # One row per prompt is not enough: slots and rows move apart when others leave.
+        self.is_identity = list(members.values()) == [[row] for row in range(high - low)]
         self.gather = torch.as_tensor(gather, device=device)
         self.scatter = torch.as_tensor(scatter, device=device)
         self.slots = None if list(members) == list(range(len(context.slots))) else torch.as_tensor(list(members), device=device)

@@ -81,16 +81,16 @@ class _Head(torch.autograd.Function):
         d_weight = torch.zeros_like(weight) if wants_weight else None
         d_bias = torch.zeros_like(bias) if bias is not None and ctx.needs_input_grad[2] else None
         for part in _chunks(len(targets), weight.shape[0]):
-            z = _logits(hidden[part], weight, bias, ctx.inverse_t)
-            logp = z - lse[part, None]
+            logp = _logits(hidden[part], weight, bias, ctx.inverse_t).sub_(lse[part, None])
             p = logp.exp()
-            dz = torch.zeros_like(p)
-            if g_logprob is not None:
+            if g_logprob is None:
+                dz = torch.zeros_like(p)
+            else:
                 g = g_logprob[part, None].float()
                 dz = (-g * p).scatter_add_(1, targets[part, None], g)
             if g_entropy is not None:
                 dz -= g_entropy[part, None] * p * (logp + entropy[part, None])
-            dz = (dz * ctx.inverse_t).to(hidden.dtype)
+            dz = dz.mul_(ctx.inverse_t).to(hidden.dtype)
             if d_hidden is not None:
                 d_hidden[part] = dz @ weight.to(dz.dtype)
             if d_weight is not None:

@@ -117,6 +117,10 @@ class LocalLearner:
         drawn = sampler.sample_now(prompt, SamplingParams(max_tokens=PROBE_TOKENS, seed=self.version))
         example = Example(self.name, prompt, drawn.token_ids, {"probe": np.ones(len(drawn.token_ids), np.float32)})
         learnt = self.forward([example])[0]["logprobs"]
+        if not np.isfinite(learnt).all():
+            raise NonFiniteError(
+                f"policy {self.name!r} at version {self.version}: its weights give logprobs that are not finite; the last update was too large: lower the learning rate and resume, the last checkpoint is from before"
+            )
         difference = float(np.abs(learnt - drawn.logprobs).max())
         if not difference <= PUBLISH_TOLERANCE[self.model.compute]:
             raise PublishMismatchError(

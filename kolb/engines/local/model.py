@@ -71,7 +71,9 @@ class LocalModel:
         from peft.tuners.tuners_utils import BaseTunerLayer
 
         targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
-        config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM")
+        # for whoever opens the exported adapter: which weights it belongs to
+        base = self.hf.name_or_path or None
+        config = LoraConfig(base_model_name_or_path=base, r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # several adapters on one model is what we mean
             inject_adapter_in_model(config, self.hf, adapter_name=name)
