@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from importlib import import_module
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -220,8 +221,8 @@ def step_trl(pacer: Pacer, g: Geometry, w: Workload, threads: int, folder: Path)
     """GRPOTrainer, tuned: float32, no gradient checkpointing, micro-batches of 8, no reference model."""
     from datasets import Dataset
     from transformers import LogitsProcessor, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
 
+    trl: Any = import_module("trl")
     model, lengths = llama(g), torch.tensor(w.lengths)
     plain_generate = model.generate
     seen = {"generate": 0.0, "tokens": 0.0}
@@ -246,7 +247,7 @@ def step_trl(pacer: Pacer, g: Geometry, w: Workload, threads: int, folder: Path)
         seen["generate"] = time.perf_counter() - start
         return made
 
-    class Trainer(GRPOTrainer):
+    class Trainer(trl.GRPOTrainer):
         def _generate_and_score_completions(self, *args: Any, **options: Any) -> Any:
             made = super()._generate_and_score_completions(*args, **options)
             seen["tokens"] = int(made["completion_mask"].sum())
@@ -260,7 +261,7 @@ def step_trl(pacer: Pacer, g: Geometry, w: Workload, threads: int, folder: Path)
             pacer.done(int(seen["tokens"]), {"generate": seen["generate"]})
 
     model.generate = generate
-    settings = GRPOConfig(
+    settings = trl.GRPOConfig(
         output_dir=str(folder / "trl"),
         use_cpu=True,
         per_device_train_batch_size=SAMPLES,

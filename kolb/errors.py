@@ -91,6 +91,13 @@ class RunDirectoryError(KolbError):
     """A run directory that is missing, of another schema, or damaged."""
 
 
+def at_least(lowest: float, **values: float) -> None:
+    """RecipeError for the first of ``values`` that is below ``lowest``, infinite or NaN."""
+    for name, value in values.items():
+        if not lowest <= value < float("inf"):
+            raise RecipeError(f"{name} = {value}; it is a number of at least {lowest:g}")
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint for a misspelt name: ``; did you mean 'steps'?``, or the list of known names."""
     known = sorted(known)

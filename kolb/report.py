@@ -133,6 +133,6 @@ def commands(run: RunDirectory) -> list[str]:
         f"kolb play {run.path}                 # watch the agent",
         f"kolb eval {run.path} --samples 4     # measure again, with pass@4",
     ]
-    if run.numbered("checkpoints"):
+    if run.numbered("checkpoints") and any(stage["learn"] for stage in run.recipe()["stages"]):
         found.append(f"kolb export {run.path} OUT           # a Hugging Face folder")
     return found

@@ -10,7 +10,7 @@ from typing import Any
 
 from kolb.engines.base import LoraSpec, ModelSpec, OptimizerSpec
 from kolb.envs.base import SPLITS, EnvironmentSource
-from kolb.errors import RecipeError, nearest
+from kolb.errors import RecipeError, at_least, nearest
 from kolb.types import Method, SamplingParams
 
 SCHEDULES = ("constant", "linear", "cosine")
@@ -44,6 +44,11 @@ class Limits:
     max_concurrent: int = 256
     max_turns: int = 64
 
+    def __post_init__(self) -> None:
+        at_least(0.001, environment_timeout_s=self.environment_timeout_s, episode_timeout_s=self.episode_timeout_s)
+        at_least(0, retries=self.retries, max_failure_share=self.max_failure_share)
+        at_least(1, max_bad_updates=self.max_bad_updates, max_concurrent=self.max_concurrent, max_turns=self.max_turns)
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -63,6 +68,12 @@ class Evaluation:
     top_p: float = 1.0
     top_k: int = 0
     at_start: bool = False
+
+    def __post_init__(self) -> None:
+        at_least(0, every=self.every, episodes=self.episodes)
+        at_least(1, samples=self.samples)
+        if self.split not in SPLITS:
+            raise RecipeError(f"split = {self.split!r}{nearest(self.split, SPLITS)}")
 
 
 @dataclass(frozen=True)
@@ -108,9 +119,10 @@ class Stage:
         for what in ("steps", "tasks_per_step", "updates_per_step", "epochs"):
             if getattr(self, what) < 1:
                 raise RecipeError(f"stage {self.name!r}: {what} must be at least 1, not {getattr(self, what)}")
+        at_least(0, warmup_steps=self.warmup_steps, learning_rate=self.learning_rate or 0.0)
         for role in self.method.roles:
             if role not in self.roles:
-                raise RecipeError(f"stage {self.name!r}: no policy for role {role!r} of {self.method.name}; add it under [stages.roles]")
+                raise RecipeError(f"stage {self.name!r}: no policy for role {role!r} of {self.method.name}; name one under [stages.roles] (with a single policy it is taken by itself)")
 
     @property
     def all_terms(self) -> tuple[Any, ...]:
@@ -123,6 +135,9 @@ class CheckpointSpec:
 
     every: int = 10
     keep: int = 2
+
+    def __post_init__(self) -> None:
+        at_least(0, every=self.every, keep=self.keep)
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def convert_fields(
     known = {name: hint for name, hint in options_of(cls, place).items() if name not in hidden}
     for key in table:
         if key not in known:
-            raise place.unknown(key, list(known))
+            raise place.unknown(key, [*known, *hidden])
     return {key: convert(value, known[key], key, place) for key, value in table.items()}
 
 

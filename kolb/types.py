@@ -114,9 +114,23 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        wrong = {
+            "max_tokens": self.max_tokens < 1,
+            "temperature": not 0.0 <= self.temperature < float("inf"),
+            "top_p": not 0.0 < self.top_p <= 1.0,
+            "top_k": self.top_k < 0,
+            "stop": "" in self.stop,
+        }
+        for name in (name for name, is_wrong in wrong.items() if is_wrong):
+            raise ValueError(
+                f"{name} = {getattr(self, name)!r}: max_tokens is at least 1, temperature 0 or more, top_p above 0 "
+                "and at most 1, top_k 0 (off) or more, and no stop string is empty"
+            )
+
     @property
     def has_full_support(self) -> bool:
-        return self.top_p >= 1.0 and self.top_k <= 0
+        return self.top_p >= 1.0 and self.top_k == 0
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from kolb.errors import RecipeError, at_least
 from kolb.types import Completion, Example, Floats, Ids, Message, SamplingParams
 
 CAPABILITIES: Mapping[str, str] = {
@@ -58,6 +59,9 @@ class LoraSpec:
     alpha: float = 32.0
     targets: str | tuple[str, ...] = "all-linear"
 
+    def __post_init__(self) -> None:
+        at_least(1, rank=self.rank)
+
 
 @dataclass(frozen=True)
 class OptimizerSpec:
@@ -69,6 +73,11 @@ class OptimizerSpec:
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this global norm; 0 means no clipping."""
+
+    def __post_init__(self) -> None:
+        at_least(0, lr=self.lr, eps=self.eps, weight_decay=self.weight_decay, max_grad_norm=self.max_grad_norm)
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise RecipeError(f"betas = {self.betas}; both are at least 0 and below 1")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import numpy as np
 from kolb.envs.base import SPLITS, EnvironmentSource, shorten
 from kolb.envs.contract import RULES
 from kolb.envs.probe import Probe, Problem
-from kolb.errors import KolbError, RecipeError
+from kolb.errors import DeadlineError, KolbError, RecipeError
 from kolb.types import Task
 
 __all__ = ["Problem", "check"]
@@ -115,6 +115,8 @@ async def _check_worlds(
             except KolbError as error:
                 expected = (rule.__doc__ or "").split(".")[0].strip()
                 found.append(Problem(rule.__name__, task.id, str(error), expected))
+                if isinstance(error, DeadlineError):
+                    return found  # what hangs once hangs in every rule, a deadline each
             finally:
                 await probe.close_all()
         found += probe.problems

@@ -154,7 +154,7 @@ def import_gymnasium() -> Any:
         import gymnasium
     except ModuleNotFoundError as error:
         raise RecipeError(
-            "environment 'gym_text' needs gymnasium; run: pip install 'kolb[gym]'"
+            "environment 'gym_text' needs gymnasium; run: pip install gymnasium"
         ) from error
     return gymnasium
 

@@ -213,7 +213,7 @@ def _require_gguf(name: str) -> None:
     missing = [package for package in ("gguf", "accelerate") if find_spec(package) is None]
     if missing:
         raise RecipeError(
-            f"fetching {name!r} needs {' and '.join(missing)}: run `pip install kolb[gguf]`"
+            f"fetching {name!r} needs {' and '.join(missing)}: run `pip install gguf accelerate`"
         )
 
 

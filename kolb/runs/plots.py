@@ -104,7 +104,7 @@ def plot_png(series: Mapping[str, Points], path: Path | str, title: str = "") ->
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise RecipeError("a PNG plot needs matplotlib; pip install 'kolb[plot]'") from error
+        raise RecipeError("a PNG plot needs matplotlib; pip install matplotlib") from error
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     for name, line in series.items():

@@ -75,7 +75,7 @@ def _import(module: str, extra: str) -> Any:
     except ImportError as error:
         raise RecipeError(
             f"tracker {extra!r} needs a package that is missing ({error}); "
-            f"pip install 'kolb[{extra}]', or take it out of trackers"
+            f"pip install {extra}, or take it out of trackers"
         ) from error
 
 

@@ -154,7 +154,7 @@ def test_without_gymnasium_the_error_says_what_to_install(monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(RecipeError, match=r"pip install 'kolb\[gym\]'"):
+    with pytest.raises(RecipeError, match=r"pip install gymnasium"):
         GymText()
 
 

@@ -38,8 +38,8 @@ def wheel(folder: Path, files: dict[str, bytes]) -> Path:
 
 def tiny_gguf(path: Path) -> np.ndarray:
     """A Llama of 1 layer, width 8, as a GGUF file; gives its embedding matrix."""
-    gguf = pytest.importorskip("gguf", reason="needs `pip install kolb[gguf]`")
-    pytest.importorskip("accelerate", reason="needs `pip install kolb[gguf]`")
+    gguf = pytest.importorskip("gguf", reason="needs `pip install gguf accelerate`")
+    pytest.importorskip("accelerate", reason="needs `pip install gguf accelerate`")
     from tokenizers import pre_tokenizers
 
     rng = np.random.default_rng(0)
@@ -170,7 +170,7 @@ def test_missing_packages_are_named_before_anything_is_downloaded(
     monkeypatch.setattr(fetch, "find_spec", lambda name: None)
     monkeypatch.setattr(fetch, "download", None)
     with pytest.raises(
-        RecipeError, match=r"needs gguf and accelerate: run `pip install kolb\[gguf\]`"
+        RecipeError, match=r"needs gguf and accelerate: run `pip install gguf accelerate`"
     ):
         fetch.get("tiny")
 

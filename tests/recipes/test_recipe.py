@@ -134,7 +134,7 @@ def test_a_mistake_is_refused_in_words(folder: Path, change: str, message: str):
 
 def test_a_second_policy_makes_every_role_explicit(folder: Path):
     with pytest.raises(
-        RecipeError, match=r"no policy for role 'solver' of toy; add it under \[stages.roles\]"
+        RecipeError, match=r"no policy for role 'solver' of toy; name one under \[stages.roles\]"
     ):
         recipe.load(folder / "lake.toml", ["policies.other.base=x/y"])
 
