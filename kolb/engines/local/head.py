@@ -43,8 +43,13 @@ def token_stats(
 
     ``minp`` is kappa (arXiv:2510.03222, eq. 5, with p >= tau as in its released code).
     """
-    results = _Head.apply(hidden, weight, bias, targets, 1.0 / temperature, entropy, minp)
-    return HeadStats(*(r if isinstance(r, Tensor) and r.numel() == len(targets) else None for r in results))
+    logprobs, h, top, mass = _Head.apply(hidden, weight, bias, targets, 1.0 / temperature, entropy, minp)  # type: ignore[misc]
+    return HeadStats(
+        logprobs,
+        entropy=h if entropy else None,
+        max_logprob=None if minp is None else top,
+        minp_logmass=None if minp is None else mass,
+    )
 
 
 class _Head(torch.autograd.Function):

@@ -186,7 +186,7 @@ class LocalLearner:
         from transformers import AutoModelForCausalLM
 
         state = {}
-        lora = {n: m for n, m in self.model.hf.named_modules() if isinstance(m, LoraLayer)}
+        lora: dict[str, Any] = {n: m for n, m in self.model.hf.named_modules() if isinstance(m, LoraLayer)}
         for key, value in self.model.hf.state_dict().items():
             if "lora_" in key:
                 continue

@@ -71,9 +71,10 @@ class LocalModel:
         from peft.tuners.tuners_utils import BaseTunerLayer
 
         targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
+        alpha: Any = lora.alpha  # peft says int and takes any number
         # for whoever opens the exported adapter: which weights it belongs to
         base = self.hf.name_or_path or None
-        config = LoraConfig(base_model_name_or_path=base, r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM")
+        config = LoraConfig(base_model_name_or_path=base, r=lora.rank, lora_alpha=alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # several adapters on one model is what we mean
             inject_adapter_in_model(config, self.hf, adapter_name=name)
@@ -129,7 +130,8 @@ class LocalModel:
                 out = self.hf(input_ids=batch.ids[None], position_ids=batch.positions[None], use_cache=False, logits_to_keep=batch.source)
             return batch, _stats_from_logits(out.logits[0], batch.targets, **asked)
         states = self.hidden(batch.ids[None], batch.positions[None], plan)[0][batch.source]
-        return batch, token_stats(states, self.head.weight, getattr(self.head, "bias", None), batch.targets, **asked)
+        head: Any = self.head
+        return batch, token_stats(states, head.weight, getattr(head, "bias", None), batch.targets, **asked)
 
     @contextmanager
     def keep_plan(self, batch: FlatBatch) -> Iterator[None]:
@@ -283,6 +285,7 @@ def _enable_checkpointing(hf: Any) -> None:
 
 def _silence_dropout(hf: nn.Module) -> None:
     """Sampler and learner must compute the same function, so dropout is off everywhere."""
+    module: Any
     for module in hf.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
