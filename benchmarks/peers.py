@@ -148,9 +148,11 @@ def step_ours(pacer: Pacer, g: Geometry, w: Workload, threads: int, folder: Path
             print(text, file=sys.stderr)
 
     shapes.write_tasks(w, folder / "tasks.jsonl")
+    method: Any = Grpo(group_size=SAMPLES)
+    engine: Any = Engine(threads=threads)
     stage = Stage(
         "grpo",
-        Grpo(group_size=SAMPLES),
+        method,
         Dataset(str(folder / "tasks.jsonl"), reward=f"{shapes.__file__}:even_words"),
         steps=STEPS,
         roles={"solver": "agent"},
@@ -162,7 +164,7 @@ def step_ours(pacer: Pacer, g: Geometry, w: Workload, threads: int, folder: Path
         "bench", {"agent": our_policy(g, folder)}, (stage,), checkpoints=CheckpointSpec(0)
     )
     pacer.say(ready=True)
-    run(recipe, folder / "run", engine=Engine(threads=threads), observer=Observer())
+    run(recipe, folder / "run", engine=engine, observer=Observer())
 
 
 # ------------------------------------------------------------------------------------ transformers

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from loop_toys import Guess, engine, guess, recipe, user
 from kolb.engines.base import ModelSpec
 from kolb.errors import CapabilityError, RecipeError
 from kolb.memory.library import ExperienceLibrary
+from kolb.methods.grpo import Grpo
 from kolb.stage import Limits
 from kolb.types import Edit, Episode, SamplingParams, Status, Task
 from kolb.world import LiveWorld
@@ -90,6 +91,15 @@ def test_lessons_stand_at_the_end_of_the_system_prompt_and_an_empty_library_chan
     taught = play(world(lessons=("Red is rare.",))).trajectory().turns[0].messages
     assert taught[0]["content"] == "Guess a word.\n\n[G0]. Red is rare."
     assert play(world()).trajectory().turns[0].messages[0]["content"] == "Guess a word."
+
+
+def test_a_method_that_places_the_library_itself_shows_attempts_nothing_of_it() -> None:
+    @dataclass(frozen=True)
+    class Places(Grpo):
+        places_library: ClassVar[bool] = True
+
+    live = world(method=Places(group_size=2), lessons=("Red is rare.",))
+    assert play(live).trajectory().turns[0].messages[0]["content"] == "Guess a word."
 
 
 def test_a_completion_cut_by_max_tokens_reaches_the_environment_as_it_is() -> None:
@@ -182,6 +192,65 @@ def test_one_answer_has_exactly_the_given_messages_and_no_scores() -> None:
     assert answer.text == "1 heard"
     assert (answer.scores, answer.reward, answer.policy) == ({}, None, "agent")
     assert live.tokens["agent"] == len("1 heard") + 1
+
+
+def test_an_answer_may_be_shorter_or_longer_than_the_stage_allows() -> None:
+    live = world(answer=lambda messages, seed: "0123456789")
+    live.sampling = SamplingParams(max_tokens=4)
+    for limit, said in ((None, "0123"), (2, "01"), (8, "01234567")):
+        asked = live.ask("solver", [user("Count.")], task=Task("t"), max_tokens=limit)
+        assert asyncio.run(asked).text == said
+
+
+@pytest.mark.parametrize("gives_tokens", [True, False])
+@pytest.mark.parametrize("history", ["all", "last"])
+def test_an_attempt_told_again_after_its_own_opening_is_laid_out_as_before_and_given(
+    history: str, gives_tokens: bool
+) -> None:
+    answer = script("blue", "red") if history == "all" else lambda messages, seed: "blue"
+    live = world(answer=answer, history=history, gives_tokens=gives_tokens)
+    live.sampling = SamplingParams(max_tokens=4)
+    played = play(live).trajectory()
+    again = live.retell(played, played.turns[0].messages, task=Task("t"), name="again")
+    assert (again.name, again.scores, again.policy) == ("again", played.scores, "agent")
+    assert len(again.turns) == 2
+    for a, b in zip(played.turns, again.turns, strict=True):
+        assert a.context_ids.tolist() == b.context_ids.tolist()
+        assert a.completion.token_ids.tolist() == b.completion.token_ids.tolist()
+        assert (a.messages, a.feedback, a.starts_segment) == (
+            b.messages,
+            b.feedback,
+            b.starts_segment,
+        )
+        assert (b.completion.text, b.completion.stop_reason) == (a.completion.text, "given")
+        assert not len(b.completion.logprobs)
+    assert live.tokens.total() == played.sampled_tokens, "nothing is sampled to tell it again"
+
+
+@pytest.mark.parametrize("history", ["all", "last"])
+def test_told_after_another_opening_only_the_opening_differs(history: str) -> None:
+    live = world(answer=lambda messages, seed: "blue", history=history)
+    bare, taught = play(live).trajectory(), play(live, system="Try green.").trajectory()
+    again = live.retell(taught, bare.turns[0].messages, task=Task("t"))
+    for a, b in zip(bare.turns, again.turns, strict=True):
+        assert a.context_ids.tolist() == b.context_ids.tolist()
+        assert a.messages == b.messages
+
+
+def test_tools_of_the_task_are_there_when_an_attempt_is_told_again() -> None:
+    live = world()
+    task = Task("train-0", answer="red", data={"number": 0, "tools": [{"name": "look"}]})
+    played = asyncio.run(live.play(task)).trajectory()
+    opening = [m for m in played.turns[0].messages if m["role"] != "tools"]
+    again = live.retell(played, opening, task=task)
+    assert again.turns[0].context_ids.tolist() == played.turns[0].context_ids.tolist()
+    assert '"look"' in "".join(map(chr, again.turns[0].context_ids))
+
+
+def test_an_attempt_without_a_word_is_told_again_without_one() -> None:
+    live = world(context_window=5)
+    nothing = play(live).trajectory()
+    assert live.retell(nothing, [user("Hi")], task=Task("t")).turns == ()
 
 
 def test_an_unknown_role_is_named_with_the_nearest_known_one() -> None:

@@ -93,7 +93,11 @@ class Actor:
         assert self.live is not None
         for task in self.live.stage.source.tasks("train"):
             for index in range(len(self.first.get(task.id, ()))):
-                for name, role in (("first", "solver"), ("reflect", "reflector"), ("second", "solver")):
+                for name, role in (
+                    ("first", "solver"),
+                    ("reflect", "reflector"),
+                    ("second", "solver"),
+                ):
                     own = self.live.seed_of(task, index, role, name)
                     if seed in (derive_seed(own, 0), derive_seed(own, 1)):
                         return name, task.id, index

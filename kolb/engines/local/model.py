@@ -285,8 +285,8 @@ def _enable_checkpointing(hf: Any) -> None:
 
 def _silence_dropout(hf: nn.Module) -> None:
     """Sampler and learner must compute the same function, so dropout is off everywhere."""
-    module: Any
-    for module in hf.modules():
+    modules: Iterator[Any] = hf.modules()
+    for module in modules:
         if isinstance(module, nn.Dropout):
             module.p = 0.0
         if isinstance(getattr(module, "attention_dropout", None), float):
