@@ -76,9 +76,7 @@ def why_nothing_was_learnt(groups: Sequence[Group], steps_in_a_row: int) -> str:
         same = (
             f"all are {outcomes[0]:g}" if len(outcomes) == 1 else "from group to group they differ"
         )
-        why = (
-            f"in each of {dead} groups all rewards are equal ({same}), so there is nothing to compare"
-        )
+        why = f"in each of {dead} groups all rewards are equal ({same}), so there is nothing to compare"
     else:
         why = "the method gave no token any weight"
     again = f" ({steps_in_a_row} steps in a row)" if steps_in_a_row > 1 else ""

@@ -45,9 +45,18 @@ class Limits:
     max_turns: int = 64
 
     def __post_init__(self) -> None:
-        at_least(0.001, environment_timeout_s=self.environment_timeout_s, episode_timeout_s=self.episode_timeout_s)
+        at_least(
+            0.001,
+            environment_timeout_s=self.environment_timeout_s,
+            episode_timeout_s=self.episode_timeout_s,
+        )
         at_least(0, retries=self.retries, max_failure_share=self.max_failure_share)
-        at_least(1, max_bad_updates=self.max_bad_updates, max_concurrent=self.max_concurrent, max_turns=self.max_turns)
+        at_least(
+            1,
+            max_bad_updates=self.max_bad_updates,
+            max_concurrent=self.max_concurrent,
+            max_turns=self.max_turns,
+        )
 
 
 @dataclass(frozen=True)
@@ -118,11 +127,15 @@ class Stage:
                 raise RecipeError(f"stage {self.name!r}: {what} = {value!r}{nearest(value, known)}")
         for what in ("steps", "tasks_per_step", "updates_per_step", "epochs"):
             if getattr(self, what) < 1:
-                raise RecipeError(f"stage {self.name!r}: {what} must be at least 1, not {getattr(self, what)}")
+                raise RecipeError(
+                    f"stage {self.name!r}: {what} must be at least 1, not {getattr(self, what)}"
+                )
         at_least(0, warmup_steps=self.warmup_steps, learning_rate=self.learning_rate or 0.0)
         for role in self.method.roles:
             if role not in self.roles:
-                raise RecipeError(f"stage {self.name!r}: no policy for role {role!r} of {self.method.name}; name one under [stages.roles] (with a single policy it is taken by itself)")
+                raise RecipeError(
+                    f"stage {self.name!r}: no policy for role {role!r} of {self.method.name}; name one under [stages.roles] (with a single policy it is taken by itself)"
+                )
 
     @property
     def all_terms(self) -> tuple[Any, ...]:

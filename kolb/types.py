@@ -201,7 +201,9 @@ class Trajectory:
 
     @property
     def sampled_tokens(self) -> int:
-        return sum(len(t.completion.token_ids) for t in self.turns if t.completion.stop_reason != "given")
+        return sum(
+            len(t.completion.token_ids) for t in self.turns if t.completion.stop_reason != "given"
+        )
 
 
 class Status(StrEnum):
@@ -245,7 +247,9 @@ class Episode:
         for t in self.trajectories:
             if (not role or t.role == role) and (not name or t.name == name):
                 return t
-        raise KeyError(f"episode {self.task_id}/{self.index} has no trajectory role={role!r} name={name!r}")
+        raise KeyError(
+            f"episode {self.task_id}/{self.index} has no trajectory role={role!r} name={name!r}"
+        )
 
 
 @dataclass(frozen=True)
@@ -370,7 +374,13 @@ class World(Protocol):
         ...
 
     async def play(
-        self, task: Task, *, role: str = "solver", index: int = 0, system: str | None = None, name: str = ""
+        self,
+        task: Task,
+        *,
+        role: str = "solver",
+        index: int = 0,
+        system: str | None = None,
+        name: str = "",
     ) -> Episode:
         """One attempt of ``role`` in a fresh environment. ``system`` replaces the system prompt; without
         it the library stands at the end of the environment's own."""

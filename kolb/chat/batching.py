@@ -109,14 +109,18 @@ def pack(examples: Sequence[Example], device: torch.device | str = "cpu") -> Fla
     by_prompt: dict[bytes, list[int]] = {}
     for i, example in enumerate(examples):
         if len(example.prompt_ids) == 0:
-            raise ValueError("an Example needs at least one prompt token, from which its first target is predicted")
+            raise ValueError(
+                "an Example needs at least one prompt token, from which its first target is predicted"
+            )
         by_prompt.setdefault(example.prompt_ids.tobytes(), []).append(i)
     for members in by_prompt.values():
         layout.add_group(examples, members)
     return layout.finish(device)
 
 
-def pack_prompts(prompts: Sequence[Ids], device: torch.device | str = "cpu") -> tuple[FlatBatch, list[Stretch]]:
+def pack_prompts(
+    prompts: Sequence[Ids], device: torch.device | str = "cpu"
+) -> tuple[FlatBatch, list[Stretch]]:
     """Whole prompts without targets (for a prefill), and where each of them lies."""
     layout = _Layout()
     places = [layout.place(p, 0) for p in prompts]
@@ -185,14 +189,22 @@ class _Layout:
             for r, row in enumerate(rows):
                 index[r] = row.start
                 index[r, : row.length] = np.arange(row.start, row.start + row.length)
-                order[row.start : row.start + row.length] = done + r * longest + np.arange(row.length)
+                order[row.start : row.start + row.length] = (
+                    done + r * longest + np.arange(row.length)
+                )
             done += index.size
             prompt = rows[0].prompt
             prompt_index = None
             if prompt is not None:
-                prompt_index = torch.arange(prompt.start, prompt.start + prompt.length, device=device)
+                prompt_index = torch.arange(
+                    prompt.start, prompt.start + prompt.length, device=device
+                )
             blocks.append(
-                Block(torch.as_tensor(index, device=device), tuple(r.length for r in rows), prompt_index)
+                Block(
+                    torch.as_tensor(index, device=device),
+                    tuple(r.length for r in rows),
+                    prompt_index,
+                )
             )
         return FlatBatch(
             ids=tensor(self.ids),

@@ -75,7 +75,13 @@ class OptimizerSpec:
     """Gradients are scaled down to this global norm; 0 means no clipping."""
 
     def __post_init__(self) -> None:
-        at_least(0, lr=self.lr, eps=self.eps, weight_decay=self.weight_decay, max_grad_norm=self.max_grad_norm)
+        at_least(
+            0,
+            lr=self.lr,
+            eps=self.eps,
+            weight_decay=self.weight_decay,
+            max_grad_norm=self.max_grad_norm,
+        )
         if not all(0 <= beta < 1 for beta in self.betas):
             raise RecipeError(f"betas = {self.betas}; both are at least 0 and below 1")
 

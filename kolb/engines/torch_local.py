@@ -34,7 +34,8 @@ class TorchLocal:
     max_rows: int = 0
     """Rows sampled at once; 0: 128 on a CPU, 256 on a GPU."""
     micro_tokens: int = 0
-    """Tokens of one forward and backward; 0: what about 1 GiB of activations allows (8 GiB on a GPU)."""
+    """Tokens of one forward and backward; 0: what about 1 GiB of activations allows (8 GiB on a GPU), and
+    1024 at least: below the size of a group its prompt would be computed again and again."""
     parking_mib: int = 256
     """Memory for the keys and values of finished turns, kept so that a conversation's next turn is cheap."""
     gradient_checkpointing: bool = False
@@ -42,16 +43,38 @@ class TorchLocal:
     """False takes the plain padded path everywhere: for debugging, and for models whose probe is wrong."""
 
     provides: ClassVar[frozenset[str]] = frozenset(
-        {"sample", "logprobs", "tokens", "score", "train", "full_ft", "lora", "policies", "stats:entropy", "stats:minp", "base"}
+        {
+            "sample",
+            "logprobs",
+            "tokens",
+            "score",
+            "train",
+            "full_ft",
+            "lora",
+            "policies",
+            "stats:entropy",
+            "stats:minp",
+            "base",
+        }
     )
 
     def __post_init__(self) -> None:
         if self.compute not in ("auto", "float32", "bfloat16"):
-            raise RecipeError(f"engine: compute = {self.compute!r}; it is auto, float32 or bfloat16")
+            raise RecipeError(
+                f"engine: compute = {self.compute!r}; it is auto, float32 or bfloat16"
+            )
         self._shared: dict[Any, LocalModel] = {}
         self._learners: list[LocalLearner] = []
 
-    def open_policy(self, name: str, model: ModelSpec, *, lora: LoraSpec | None = None, optimizer: OptimizerSpec = OptimizerSpec(), keep_base: bool = False) -> LocalLearner:
+    def open_policy(
+        self,
+        name: str,
+        model: ModelSpec,
+        *,
+        lora: LoraSpec | None = None,
+        optimizer: OptimizerSpec = OptimizerSpec(),
+        keep_base: bool = False,
+    ) -> LocalLearner:
         import torch
 
         from kolb.engines.local.learner import LocalLearner
@@ -69,7 +92,13 @@ class TorchLocal:
             return LocalSampler(self._decoder(local, owner.adapter, parking), owner, version)
 
         return LocalLearner(
-            local, name, optimizer, lora=lora, keep_base=keep_base, micro_tokens=self.micro_tokens or self._micro_tokens(local), new_sampler=new_sampler
+            local,
+            name,
+            optimizer,
+            lora=lora,
+            keep_base=keep_base,
+            micro_tokens=self.micro_tokens or self._micro_tokens(local),
+            new_sampler=new_sampler,
         )
 
     def open_sampler(self, model: ModelSpec) -> LocalSampler:
@@ -90,7 +119,13 @@ class TorchLocal:
         if not own and key in self._shared:
             return self._shared[key]
         device, compute = self._place()
-        local = LocalModel(spec, device=device, compute=compute, checkpointing=self.gradient_checkpointing, fast=self.fast)
+        local = LocalModel(
+            spec,
+            device=device,
+            compute=compute,
+            checkpointing=self.gradient_checkpointing,
+            fast=self.fast,
+        )
         if not own:
             self._shared[key] = local
         return local
@@ -117,7 +152,9 @@ class TorchLocal:
         from kolb.engines.local.sampler import Decoder
 
         rows = self.max_rows or (128 if local.device.type == "cpu" else 256)
-        return Decoder(local, adapter, parking, rows, self.micro_tokens or self._micro_tokens(local))
+        return Decoder(
+            local, adapter, parking, rows, self.micro_tokens or self._micro_tokens(local)
+        )
 
     def _parking(self) -> Any:
         from kolb.engines.local.rows import Parking
@@ -130,8 +167,11 @@ class TorchLocal:
         hidden, layers = config.hidden_size, config.num_hidden_layers
         inner = getattr(config, "intermediate_size", None) or 4 * hidden
         per_token = 4 * layers * (14 * hidden + 4 * inner)
-        budget = 2**30 if local.device.type == "cpu" else 8 * 2**30
-        return max(256, min(32768, budget // per_token))
+        if local.device.type == "cpu":
+            return max(
+                1024, min(4096, 2**30 // per_token)
+            )  # beyond 4096 nothing is gained (docs/log.md)
+        return max(1024, min(32768, 2**33 // per_token))
 
 
 ENGINE = TorchLocal

@@ -98,7 +98,9 @@ class Progress:
         tokens = _number(metrics, "tokens/sampled")
         # Evaluation comes now and then; its last word stays on show.
         self._evaluated = _number(metrics, "eval/success", self._evaluated)
-        losses = [f"loss {value:.3f}" for name, value in metrics.items() if name.startswith("loss/")]
+        losses = [
+            f"loss {value:.3f}" for name, value in metrics.items() if name.startswith("loss/")
+        ]
         earned = [f"reward {reward:.3f}"] if reward is not None else []
         earned += [f"success {success:.0%}"] if success is not None else []
         facts = [

@@ -7,6 +7,8 @@ import asyncio
 import numpy as np
 import pytest
 import torch
+from tiny_models import FAMILIES, examples, spec
+
 from kolb.chat.batching import micro_batches, pack
 from kolb.engines.base import Stats
 from kolb.engines.local.head import token_stats
@@ -15,7 +17,6 @@ from kolb.engines.torch_local import TorchLocal
 from kolb.terms.cross_entropy import CrossEntropy
 from kolb.terms.policy_gradient import PolicyGradient
 from kolb.types import Example, SamplingParams
-from tiny_models import FAMILIES, examples, spec
 
 TERMS = (PolicyGradient(), CrossEntropy())
 
@@ -32,7 +33,9 @@ def llama():
 
 def plain_logprobs(learner, example: Example) -> np.ndarray:
     """One unpadded transformers forward of prompt and targets, and a log-softmax: the definition."""
-    ids = torch.tensor(np.concatenate([example.prompt_ids, example.target_ids]).astype(np.int64))[None]
+    ids = torch.tensor(np.concatenate([example.prompt_ids, example.target_ids]).astype(np.int64))[
+        None
+    ]
     with torch.no_grad(), learner.model.plain_attention():
         logits = learner.model.hf(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0]
     start = len(example.prompt_ids)
@@ -71,20 +74,38 @@ def test_learner_logprobs_equal_a_plain_forward(learner):
 def test_sampler_logprobs_equal_learner_and_plain_ones_over_two_turns(learner, monkeypatch):
     taken = []
     take = Parking.take
-    monkeypatch.setattr(Parking, "take", lambda self, ids: taken.append(row := take(self, ids)) or row)
+    monkeypatch.setattr(
+        Parking, "take", lambda self, ids: taken.append(row := take(self, ids)) or row
+    )
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 250, n).astype(np.int32) for n in (7, 19, 30)]
     sampler = learner.publish()
 
     async def two_turns():
-        first = await asyncio.gather(*(sampler.sample(p, SamplingParams(max_tokens=9 + 3 * i, seed=10 * i), n=3) for i, p in enumerate(prompts)))
-        second = [np.concatenate([p, c.token_ids, rng.integers(0, 250, 5)]).astype(np.int32) for p, cs in zip(prompts, first, strict=True) for c in cs]
-        answers = await asyncio.gather(*(sampler.sample(p, SamplingParams(max_tokens=9, seed=3)) for p in second))
-        return [(p, c) for p, cs in zip(prompts, first, strict=True) for c in cs] + list(zip(second, [a[0] for a in answers], strict=True))
+        first = await asyncio.gather(
+            *(
+                sampler.sample(p, SamplingParams(max_tokens=9 + 3 * i, seed=10 * i), n=3)
+                for i, p in enumerate(prompts)
+            )
+        )
+        second = [
+            np.concatenate([p, c.token_ids, rng.integers(0, 250, 5)]).astype(np.int32)
+            for p, cs in zip(prompts, first, strict=True)
+            for c in cs
+        ]
+        answers = await asyncio.gather(
+            *(sampler.sample(p, SamplingParams(max_tokens=9, seed=3)) for p in second)
+        )
+        return [(p, c) for p, cs in zip(prompts, first, strict=True) for c in cs] + list(
+            zip(second, [a[0] for a in answers], strict=True)
+        )
 
     pairs = asyncio.run(two_turns())
     assert sum(row is not None for row in taken) >= 7  # second turns go on from parked rows
-    drawn = [Example("agent", p, c.token_ids, {"policy": np.ones(len(c.token_ids), np.float32)}) for p, c in pairs]
+    drawn = [
+        Example("agent", p, c.token_ids, {"policy": np.ones(len(c.token_ids), np.float32)})
+        for p, c in pairs
+    ]
     for example, (_, completion), seen in zip(drawn, pairs, learner.forward(drawn), strict=True):
         np.testing.assert_allclose(completion.logprobs, seen["logprobs"], atol=1e-5)
         np.testing.assert_allclose(completion.logprobs, plain_logprobs(learner, example), atol=1e-5)
@@ -123,8 +144,13 @@ def test_a_token_without_weight_moves_nothing(llama):
         targets = e.target_ids.copy()
         last = np.flatnonzero((e.weights["policy"] + e.weights["imitation"]) > 0)[-1]
         targets[last + 1 :] = 7
-        changed.append(Example(e.policy, e.prompt_ids, targets, e.weights, e.advantages, sequence=e.sequence))
-    assert all(torch.equal(a, b) for a, b in zip(gradients(llama, [changed]).values(), reference.values(), strict=True))
+        changed.append(
+            Example(e.policy, e.prompt_ids, targets, e.weights, e.advantages, sequence=e.sequence)
+        )
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(gradients(llama, [changed]).values(), reference.values(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -135,17 +161,30 @@ def test_fused_statistics_and_gradients_equal_brute_force(temperature, monkeypat
     weight = torch.randn(300, 12).requires_grad_()
     bias = torch.randn(300).requires_grad_()
     targets = torch.randint(0, 300, (70,))
-    seen = token_stats(hidden, weight, bias, targets, temperature=temperature, entropy=True, minp=0.05)
+    seen = token_stats(
+        hidden, weight, bias, targets, temperature=temperature, entropy=True, minp=0.05
+    )
     p = torch.softmax((hidden @ weight.t() + bias) / temperature, -1)
     logp = p.log()
     kept = p >= 0.05 * p.max(-1, keepdim=True).values
-    torch.testing.assert_close(seen.logprobs, logp.gather(1, targets[:, None])[:, 0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        seen.logprobs, logp.gather(1, targets[:, None])[:, 0], atol=1e-5, rtol=1e-5
+    )
     torch.testing.assert_close(seen.entropy, -(p * logp).sum(-1), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(seen.max_logprob, logp.max(-1).values.detach(), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(seen.minp_logmass, (p * kept).sum(-1).log().detach(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        seen.minp_logmass, (p * kept).sum(-1).log().detach(), atol=1e-5, rtol=1e-5
+    )
     upstream = torch.randn(2, 70)
-    ours = torch.autograd.grad((seen.logprobs * upstream[0] + seen.entropy * upstream[1]).sum(), (hidden, weight, bias))
-    brute = torch.autograd.grad((logp.gather(1, targets[:, None])[:, 0] * upstream[0] - (p * logp).sum(-1) * upstream[1]).sum(), (hidden, weight, bias))
+    ours = torch.autograd.grad(
+        (seen.logprobs * upstream[0] + seen.entropy * upstream[1]).sum(), (hidden, weight, bias)
+    )
+    brute = torch.autograd.grad(
+        (
+            logp.gather(1, targets[:, None])[:, 0] * upstream[0] - (p * logp).sum(-1) * upstream[1]
+        ).sum(),
+        (hidden, weight, bias),
+    )
     for a, b in zip(ours, brute, strict=True):
         torch.testing.assert_close(a, b, atol=2e-4, rtol=1e-4)
 
@@ -197,6 +236,8 @@ def test_micro_batches_hold_every_example_once_and_keep_groups_together():
 
 
 def test_an_example_without_a_prompt_is_refused():
-    nothing = Example("a", np.zeros(0, np.int32), np.ones(2, np.int32), {"policy": np.ones(2, np.float32)})
+    nothing = Example(
+        "a", np.zeros(0, np.int32), np.ones(2, np.int32), {"policy": np.ones(2, np.float32)}
+    )
     with pytest.raises(ValueError, match="at least one prompt token"):
         pack([nothing])

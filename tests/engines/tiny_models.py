@@ -8,6 +8,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
+
 from kolb.engines.base import ModelSpec
 from kolb.types import Example
 
@@ -16,12 +17,25 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama_untied": {"model_type": "llama", "num_key_value_heads": 4, "tie_word_embeddings": False},
     "qwen2": {"model_type": "qwen2", "num_key_value_heads": 2},
     "qwen3": {"model_type": "qwen3", "num_key_value_heads": 1, "head_dim": 16},
-    "gemma3": {"model_type": "gemma3_text", "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
+    "gemma3": {
+        "model_type": "gemma3_text",
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
     "mistral": {"model_type": "mistral", "num_key_value_heads": 2, "sliding_window": 6},
     "gpt2": {"model_type": "gpt2", "n_embd": 48, "n_layer": 2, "n_head": 4, "n_positions": 256},
     "gpt_neox": {"model_type": "gpt_neox"},
 }
-COMMON = {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 256, "initializer_range": 0.3}
+COMMON = {
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.3,
+}
 
 
 @cache
@@ -51,8 +65,12 @@ def examples(seed: int = 0, vocabulary: int = 250) -> list[Example]:
             other = (rng.random(n) < 0.3).astype(np.float32)
             made.append(
                 Example(
-                    "agent", prompt, rng.integers(0, vocabulary, n).astype(np.int32), {"policy": weights, "imitation": other},
-                    advantages=np.full(n, rng.normal(), np.float32), sequence=f"s{len(made)}",
+                    "agent",
+                    prompt,
+                    rng.integers(0, vocabulary, n).astype(np.int32),
+                    {"policy": weights, "imitation": other},
+                    advantages=np.full(n, rng.normal(), np.float32),
+                    sequence=f"s{len(made)}",
                 )
             )
     return made

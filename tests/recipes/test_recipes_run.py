@@ -43,11 +43,20 @@ def smaller(path: Path, tokenizer: Path) -> list[str]:
             config = ", ".join(f"{key} = {json.dumps(value)}" for key, value in TINY.items())
             sets += [f"{policy}.base=", f"{policy}.build={{ {config} }}"]
             sets += [f"{policy}.tokenizer={tokenizer}"]
+    for name, table in data["environments"].items():
+        if table.get("train_tasks", 0) > 50:
+            sets += [f"environments.{name}.train_tasks=50"]
     for stage in data["stages"]:
         sets += [f"stages.{stage['name']}.{key}=2" for key in ("steps", "tasks_per_step")]
         sets += [f"stages.{stage['name']}.limits.max_turns=3"]
+        if stage.get("sampling", {}).get("max_tokens", 0) > 32:
+            sets += [f"stages.{stage['name']}.sampling.max_tokens=32"]
+        if stage["method"].get("group_size", 0) > 2:
+            sets += [f"stages.{stage['name']}.method.group_size=2"]
         if "evaluation" in stage:
-            sets += [f"stages.{stage['name']}.evaluation.episodes=2"]
+            sets += [
+                f"stages.{stage['name']}.evaluation.{key}=2" for key in ("episodes", "samples")
+            ]
     return sets
 
 

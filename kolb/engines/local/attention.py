@@ -22,7 +22,15 @@ IMPLEMENTATION = "kolb"
 
 
 class Plan(Protocol):
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        window: int | None,
+    ) -> Tensor:
         """[B, H, T, D] queries and [B, Hkv, T, D] keys, values to [B, T, H, D]."""
         ...
 
@@ -40,7 +48,14 @@ def use_plan(plan: Plan) -> Iterator[None]:
         _active.pop()
 
 
-def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **kwargs: Any) -> tuple[Tensor, None]:
+def attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
     """transformers' attention interface. Refuses what the plans do not know (soft caps, sinks)."""
     if not _active:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -75,7 +90,15 @@ class FlatPlan:
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}
         self._masks: dict[tuple[int, int | None], Tensor | None] = {}
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        window: int | None,
+    ) -> Tensor:
         if self.capture:
             self.kept[layer] = (key[0], value[0])
         repeat = query.shape[1] // key.shape[1]
@@ -88,7 +111,17 @@ class FlatPlan:
         ]
         return torch.cat(outputs)[self.batch.order][None]
 
-    def _block(self, i: int, block: Block, q: Tensor, k: Tensor, v: Tensor, repeat: int, scale: float, window: int | None) -> Tensor:
+    def _block(
+        self,
+        i: int,
+        block: Block,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        repeat: int,
+        scale: float,
+        window: int | None,
+    ) -> Tensor:
         """One block's output [R, L, H, D]."""
         bq, bk, bv = (t[block.index].transpose(1, 2) for t in (q, k, v))  # [R, H, L, D]
         if block.prompt is not None:
@@ -97,14 +130,20 @@ class FlatPlan:
                 torch.cat([t[block.prompt].transpose(0, 1).expand(rows, -1, -1, -1), own], dim=2)
                 for t, own in ((k, bk), (v, bv))
             )
-        shares = repeat > 1 and q.device.type == "cpu"  # a GPU's kernels with a mask know no shared key heads
+        shares = (
+            repeat > 1 and q.device.type == "cpu"
+        )  # a GPU's kernels with a mask know no shared key heads
         if repeat > 1 and not shares:
             bk, bv = bk.repeat_interleave(repeat, 1), bv.repeat_interleave(repeat, 1)
         mask = self._mask(i, block, window, q.device)
-        out = scaled_dot_product_attention(bq, bk, bv, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=shares)
+        out = scaled_dot_product_attention(
+            bq, bk, bv, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=shares
+        )
         return out.transpose(1, 2)
 
-    def _mask(self, i: int, block: Block, window: int | None, device: torch.device) -> Tensor | None:
+    def _mask(
+        self, i: int, block: Block, window: int | None, device: torch.device
+    ) -> Tensor | None:
         """True where a query may look: [L, P + L]. None where plain causality says it all."""
         if block.prompt is None and window is None:
             return None

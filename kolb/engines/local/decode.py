@@ -36,12 +36,20 @@ class Buffers:
 
     def reserve(self, like: KV, rows: int, columns: int) -> None:
         if not self.layers:
-            self.layers = [[k.new_zeros(0, k.shape[0], 0, k.shape[2]), v.new_zeros(0, v.shape[0], 0, v.shape[2])] for k, v in like]
+            self.layers = [
+                [
+                    k.new_zeros(0, k.shape[0], 0, k.shape[2]),
+                    v.new_zeros(0, v.shape[0], 0, v.shape[2]),
+                ]
+                for k, v in like
+            ]
         have_rows, _, have_columns, _ = self.layers[0][0].shape
         if rows <= have_rows and columns <= have_columns:
             return
         rows = max(have_rows, rows if rows <= have_rows else max(rows, 2 * have_rows))
-        columns = max(have_columns, columns if columns <= have_columns else max(columns, 2 * have_columns))
+        columns = max(
+            have_columns, columns if columns <= have_columns else max(columns, 2 * have_columns)
+        )
         for pair in self.layers:
             for i, old in enumerate(pair):
                 new = old.new_zeros(rows, old.shape[1], columns, old.shape[3])
@@ -134,7 +142,11 @@ class _Grouping:
         self.is_identity = list(members.values()) == [[row] for row in range(high - low)]
         self.gather = torch.as_tensor(gather, device=device)
         self.scatter = torch.as_tensor(scatter, device=device)
-        self.slots = None if list(members) == list(range(len(context.slots))) else torch.as_tensor(list(members), device=device)
+        self.slots = (
+            None
+            if list(members) == list(range(len(context.slots)))
+            else torch.as_tensor(list(members), device=device)
+        )
         self.lengths = torch.as_tensor(lengths, device=device)
         self.is_ragged = min(lengths) < self.longest
 
@@ -145,7 +157,9 @@ class DecodePlan:
     Writes the new keys and values behind each row's suffix; the caller adds ``counts`` to the lengths.
     """
 
-    def __init__(self, context: Context, low: int, high: int, counts: Sequence[int], device: torch.device) -> None:
+    def __init__(
+        self, context: Context, low: int, high: int, counts: Sequence[int], device: torch.device
+    ) -> None:
         self.context, self.low, self.high = context, low, high
         starts = context.lengths[low:high]
         self.width = max(counts)
@@ -156,18 +170,30 @@ class DecodePlan:
         self.groups = context.grouping(low, high, device)
         self.rows = torch.arange(low, high, device=device)
         self.is_even = self.width == 1 and min(starts) == max(starts)
-        self.prompt_lengths = torch.as_tensor([p.length for p in context.row_prompt[low:high]], device=device)
+        self.prompt_lengths = torch.as_tensor(
+            [p.length for p in context.row_prompt[low:high]], device=device
+        )
         self.reach = int((self.prompt_lengths + self.starts).max()) + self.width
         self._masks: dict[tuple[str, int | None], Tensor | None] = {}
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        window: int | None,
+    ) -> Tensor:
         window = None if window is None or window >= self.reach else window
         keys, values = self._store(layer, key, value)
         b, heads, n, d = query.shape
         kv_heads = key.shape[1]
         # Query heads that share a key head stand behind each other as further queries of it.
         folded = query.reshape(b, kv_heads, (heads // kv_heads) * n, d)
-        own, own_lse = _attention(folded, keys, values, self._own_mask(window, folded.shape[2], keys), scale)
+        own, own_lse = _attention(
+            folded, keys, values, self._own_mask(window, folded.shape[2], keys), scale
+        )
         shared, shared_lse = self._prompt_part(layer, folded, scale, window)
         out = _join(own, own_lse, shared, shared_lse)
         return out.view(b, heads, n, d).transpose(1, 2)
@@ -196,13 +222,24 @@ class DecodePlan:
             self._masks["own", window] = mask.repeat(1, queries // self.width, 1)[:, None]
         return self._masks["own", window]
 
-    def _prompt_part(self, layer: int, folded: Tensor, scale: float, window: int | None) -> tuple[Tensor, Tensor]:
+    def _prompt_part(
+        self, layer: int, folded: Tensor, scale: float, window: int | None
+    ) -> tuple[Tensor, Tensor]:
         groups, (k, v) = self.groups, self.context.prompts.layers[layer]
         active = len(self.context.slots)
-        k, v = (t[:active, :, : groups.longest] if groups.slots is None else t[groups.slots, :, : groups.longest] for t in (k, v))
-        b, h, n, d = folded.shape
+        k, v = (
+            t[:active, :, : groups.longest]
+            if groups.slots is None
+            else t[groups.slots, :, : groups.longest]
+            for t in (k, v)
+        )
+        _, h, n, d = folded.shape
         p, g = groups.gather.shape
-        gathered = folded if groups.is_identity else folded[groups.gather].transpose(1, 2).reshape(p, h, g * n, d)
+        gathered = (
+            folded
+            if groups.is_identity
+            else folded[groups.gather].transpose(1, 2).reshape(p, h, g * n, d)
+        )
         out, lse = _attention(gathered, k, v, self._prompt_mask(window, n, k), scale)
         if groups.is_identity:
             return out, lse
@@ -220,7 +257,9 @@ class DecodePlan:
             hidden = (column >= groups.lengths[:, None])[:, None, :]  # [P, 1, L]
             if window is not None:
                 position = (self.prompt_lengths + self.starts)[:, None] + self.step  # [B, N]
-                position = position.repeat(1, queries // self.width)[groups.gather].flatten(1)  # [P, G * queries]
+                position = position.repeat(1, queries // self.width)[groups.gather].flatten(
+                    1
+                )  # [P, G * queries]
                 hidden = hidden | (column <= position[:, :, None] - window)
             self._masks["prompt", window] = _additive(hidden, keys)[:, None]
         return self._masks["prompt", window]
@@ -228,10 +267,14 @@ class DecodePlan:
 
 def _additive(hidden: Tensor, like: Tensor) -> Tensor:
     """A large negative number and not -inf: a row may see nothing of one part, and must not become NaN."""
-    return torch.zeros(hidden.shape, dtype=like.dtype, device=like.device).masked_fill_(hidden, -1e9)
+    return torch.zeros(hidden.shape, dtype=like.dtype, device=like.device).masked_fill_(
+        hidden, -1e9
+    )
 
 
-def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
     """Softmax attention with its log-normaliser: [B, H, N, D] and [B, H, N]."""
     if query.device.type == "cpu" and _cpu_flash is not None:
         return _cpu_flash(query, key, value, attn_mask=mask, scale=scale)

@@ -43,7 +43,9 @@ def token_stats(
 
     ``minp`` is kappa (arXiv:2510.03222, eq. 5, with p >= tau as in its released code).
     """
-    logprobs, h, top, mass = _Head.apply(hidden, weight, bias, targets, 1.0 / temperature, entropy, minp)  # type: ignore[misc]
+    logprobs, h, top, mass = _Head.apply(
+        hidden, weight, bias, targets, 1.0 / temperature, entropy, minp
+    )  # type: ignore[misc]
     return HeadStats(
         logprobs,
         entropy=h if entropy else None,
@@ -54,7 +56,16 @@ def token_stats(
 
 class _Head(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, inverse_t: float, want_entropy: bool, minp: float | None) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        inverse_t: float,
+        want_entropy: bool,
+        minp: float | None,
+    ) -> tuple[Tensor, ...]:
         n = len(targets)
         new = lambda size: hidden.new_empty(size, dtype=torch.float32)  # noqa: E731
         logprobs, lse = new(n), new(n)

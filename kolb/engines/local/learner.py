@@ -15,7 +15,8 @@ from kolb.chat.batching import FlatBatch, micro_batches, scatter
 from kolb.chat.templates import ChatTemplate
 from kolb.engines.base import LoraSpec, OptimizerSpec, Report, Stats
 from kolb.engines.local.head import HeadStats
-from kolb.engines.local.model import LocalModel, clone_frozen, save_folder
+from kolb.engines.local.loading import save_folder
+from kolb.engines.local.model import LocalModel, clone_frozen
 from kolb.engines.local.sampler import LocalSampler
 from kolb.errors import NonFiniteError, PublishMismatchError, RunDirectoryError
 from kolb.terms.base import PINNED, TokenStats, mean_of, prepare
@@ -28,14 +29,29 @@ PROBE_TOKENS = 4
 class LocalLearner:
     """One policy on a LocalModel: all of its weights, or one adapter."""
 
-    def __init__(self, model: LocalModel, name: str, optimizer: OptimizerSpec, *, lora: LoraSpec | None, keep_base: bool, micro_tokens: int, new_sampler: Callable[[Any, int], LocalSampler]) -> None:
+    def __init__(
+        self,
+        model: LocalModel,
+        name: str,
+        optimizer: OptimizerSpec,
+        *,
+        lora: LoraSpec | None,
+        keep_base: bool,
+        micro_tokens: int,
+        new_sampler: Callable[[Any, int], LocalSampler],
+    ) -> None:
         self.model, self.name, self.spec, self.micro_tokens = model, name, optimizer, micro_tokens
         self.lora, self.adapter = lora, name if lora else None
         self._new_sampler = new_sampler
         self._base = clone_frozen(model) if keep_base and not lora else None
         self.parameters: dict[str, nn.Parameter] = model.trainable(self.adapter)
         self.optimizer = torch.optim.AdamW(
-            list(self.parameters.values()), lr=optimizer.lr, betas=optimizer.betas, eps=optimizer.eps, weight_decay=optimizer.weight_decay, fused=True
+            list(self.parameters.values()),
+            lr=optimizer.lr,
+            betas=optimizer.betas,
+            eps=optimizer.eps,
+            weight_decay=optimizer.weight_decay,
+            fused=True,
         )
         self.version = 0
 
@@ -46,12 +62,21 @@ class LocalLearner:
     # ----------------------------------------------------------------------------------- evaluation
 
     @torch.no_grad()
-    def forward(self, examples: Sequence[Example], *, stats: Stats = Stats(), temperature: float = 1.0, use_base: bool = False) -> list[dict[str, Floats]]:
+    def forward(
+        self,
+        examples: Sequence[Example],
+        *,
+        stats: Stats = Stats(),
+        temperature: float = 1.0,
+        use_base: bool = False,
+    ) -> list[dict[str, Floats]]:
         model = self._evaluated(use_base)
         out: list[dict[str, Floats]] = [{} for _ in examples]
         for numbers in micro_batches(examples, self.micro_tokens):
             part = [examples[i] for i in numbers]
-            batch, seen = model.stats(part, temperature=temperature, entropy=stats.entropy, minp=stats.minp)
+            batch, seen = model.stats(
+                part, temperature=temperature, entropy=stats.entropy, minp=stats.minp
+            )
             for key, values in _named(seen).items():
                 for i, row in zip(numbers, scatter(batch, values, part), strict=True):
                     out[i][key] = row
@@ -61,23 +86,31 @@ class LocalLearner:
         if use_base and self._base is not None:
             return self._base
         if use_base and self.adapter is None:
-            raise ValueError(f"policy {self.name!r} was opened without keep_base, so its initial weights are gone")
+            raise ValueError(
+                f"policy {self.name!r} was opened without keep_base, so its initial weights are gone"
+            )
         self.model.use(None if use_base else self.adapter)
         return self.model
 
     # ------------------------------------------------------------------------------------- learning
 
-    def forward_backward(self, examples: Sequence[Example], terms: Sequence[Any], *, temperature: float = 1.0) -> Report:
+    def forward_backward(
+        self, examples: Sequence[Example], terms: Sequence[Any], *, temperature: float = 1.0
+    ) -> Report:
         self.model.use(self.adapter)
         report = Report()
         coefficients = prepare(terms, examples)
         for numbers in micro_batches(examples, self.micro_tokens):
             part = [examples[i] for i in numbers]
             batch, seen = self.model.stats(part, temperature=temperature, entropy=True)
-            loss, seen_by_terms = _losses(batch, seen, part, [coefficients[i] for i in numbers], terms)
+            loss, seen_by_terms = _losses(
+                batch, seen, part, [coefficients[i] for i in numbers], terms
+            )
             if not bool(torch.isfinite(loss)):
                 self._drop_gradients()
-                raise NonFiniteError(f"policy {self.name!r}: the loss of {len(part)} examples is {float(loss.detach())}")
+                raise NonFiniteError(
+                    f"policy {self.name!r}: the loss of {len(part)} examples is {float(loss.detach())}"
+                )
             with self.model.keep_plan(batch):
                 loss.backward()
             seen_by_terms.tokens, seen_by_terms.targets = len(batch.ids), len(batch.targets)
@@ -93,7 +126,9 @@ class LocalLearner:
             self._drop_gradients()
             raise NonFiniteError(f"policy {self.name!r}: the gradient norm is {float(norm)}")
         if self.spec.max_grad_norm > 0:
-            torch.nn.utils.clip_grads_with_norm_(list(self.parameters.values()), self.spec.max_grad_norm, norm)
+            torch.nn.utils.clip_grads_with_norm_(
+                list(self.parameters.values()), self.spec.max_grad_norm, norm
+            )
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
@@ -114,8 +149,12 @@ class LocalLearner:
     def _probe(self, sampler: LocalSampler) -> None:
         """A few tokens drawn through the sampler's own path must have the learner's logprobs."""
         prompt = (np.arange(8) * 7 % self.model.vocabulary).astype(np.int32)
-        drawn = sampler.sample_now(prompt, SamplingParams(max_tokens=PROBE_TOKENS, seed=self.version))
-        example = Example(self.name, prompt, drawn.token_ids, {"probe": np.ones(len(drawn.token_ids), np.float32)})
+        drawn = sampler.sample_now(
+            prompt, SamplingParams(max_tokens=PROBE_TOKENS, seed=self.version)
+        )
+        example = Example(
+            self.name, prompt, drawn.token_ids, {"probe": np.ones(len(drawn.token_ids), np.float32)}
+        )
         learnt = self.forward([example])[0]["logprobs"]
         if not np.isfinite(learnt).all():
             raise NonFiniteError(
@@ -139,9 +178,14 @@ class LocalLearner:
             for name, parameter in self.parameters.items()
             for key, value in state.get(parameter, {}).items()
         }
-        save_file({n: p.detach().contiguous().clone() for n, p in self.parameters.items()}, str(path / "weights.safetensors"))
+        save_file(
+            {n: p.detach().contiguous().clone() for n, p in self.parameters.items()},
+            str(path / "weights.safetensors"),
+        )
         save_file(moments, str(path / "optimizer.safetensors"))
-        (path / "learner.json").write_text(json.dumps({"schema": 1, "policy": self.name, "version": self.version}))
+        (path / "learner.json").write_text(
+            json.dumps({"schema": 1, "policy": self.name, "version": self.version})
+        )
 
     @torch.no_grad()
     def load(self, path: Path) -> None:
@@ -150,7 +194,9 @@ class LocalLearner:
         weights = load_file(str(path / "weights.safetensors"))
         if weights.keys() != self.parameters.keys():
             odd = sorted(weights.keys() ^ self.parameters.keys())
-            raise RunDirectoryError(f"{path}: the checkpoint does not fit policy {self.name!r}; names that only one of them has: {odd[:4]}")
+            raise RunDirectoryError(
+                f"{path}: the checkpoint does not fit policy {self.name!r}; names that only one of them has: {odd[:4]}"
+            )
         for name, parameter in self.parameters.items():
             parameter.copy_(weights[name])
         moments = load_file(str(path / "optimizer.safetensors"))
@@ -158,7 +204,9 @@ class LocalLearner:
         for key, value in moments.items():
             kind, name = key.split(".", 1)
             parameter = self.parameters[name]
-            self.optimizer.state[parameter][kind] = value if kind == "step" else value.to(parameter.device)
+            self.optimizer.state[parameter][kind] = (
+                value if kind == "step" else value.to(parameter.device)
+            )
         self.version = int(json.loads((path / "learner.json").read_text())["version"])
 
     def export(self, path: Path, *, merge: bool = False) -> None:
@@ -174,7 +222,10 @@ class LocalLearner:
         """peft's own layout, so that ``PeftModel.from_pretrained`` and vLLM read it."""
         from safetensors.torch import save_file
 
-        state = {f"base_model.model.{n.replace(f'.{self.adapter}.', '.')}": p.detach().contiguous() for n, p in self.parameters.items()}
+        state = {
+            f"base_model.model.{n.replace(f'.{self.adapter}.', '.')}": p.detach().contiguous()
+            for n, p in self.parameters.items()
+        }
         save_file(state, str(path / "adapter_model.safetensors"))
         self.model.adapters[str(self.adapter)].save_pretrained(str(path))
         self.model.tokenizer.save_pretrained(path)
@@ -186,7 +237,9 @@ class LocalLearner:
         from transformers import AutoModelForCausalLM
 
         state = {}
-        lora: dict[str, Any] = {n: m for n, m in self.model.hf.named_modules() if isinstance(m, LoraLayer)}
+        lora: dict[str, Any] = {
+            n: m for n, m in self.model.hf.named_modules() if isinstance(m, LoraLayer)
+        }
         for key, value in self.model.hf.state_dict().items():
             if "lora_" in key:
                 continue
@@ -194,17 +247,30 @@ class LocalLearner:
             if ".base_layer.weight" in key and owner in lora:
                 value = value + lora[owner].get_delta_weight(self.adapter).to(value.dtype)
             state[key.replace(".base_layer.", ".")] = value
-        merged = AutoModelForCausalLM.from_config(self.model.hf.config, dtype=torch.float32, attn_implementation="eager")
+        merged = AutoModelForCausalLM.from_config(
+            self.model.hf.config, dtype=torch.float32, attn_implementation="eager"
+        )
         merged.load_state_dict(state)
         return merged
 
 
 def _named(stats: HeadStats) -> dict[str, Tensor]:
-    found = {"logprobs": stats.logprobs, "entropy": stats.entropy, "max_logprob": stats.max_logprob, "minp_logmass": stats.minp_logmass}
+    found = {
+        "logprobs": stats.logprobs,
+        "entropy": stats.entropy,
+        "max_logprob": stats.max_logprob,
+        "minp_logmass": stats.minp_logmass,
+    }
     return {k: v for k, v in found.items() if v is not None}
 
 
-def _losses(batch: FlatBatch, seen: HeadStats, examples: Sequence[Example], coefficients: Sequence[dict[str, Floats]], terms: Sequence[Any]) -> tuple[Tensor, Report]:
+def _losses(
+    batch: FlatBatch,
+    seen: HeadStats,
+    examples: Sequence[Example],
+    coefficients: Sequence[dict[str, Floats]],
+    terms: Sequence[Any],
+) -> tuple[Tensor, Report]:
     """The summed loss of one micro-batch over all terms, each on the tokens of its own stream."""
     report = Report()
     total = seen.logprobs.sum() * 0.0
@@ -223,7 +289,14 @@ def _losses(batch: FlatBatch, seen: HeadStats, examples: Sequence[Example], coef
     return total, report
 
 
-def _token_stats(term: Any, mask: Tensor, gather: _Gather, seen: HeadStats, coefficients: Sequence[dict[str, Floats]], examples: Sequence[Example]) -> TokenStats:
+def _token_stats(
+    term: Any,
+    mask: Tensor,
+    gather: _Gather,
+    seen: HeadStats,
+    coefficients: Sequence[dict[str, Floats]],
+    examples: Sequence[Example],
+) -> TokenStats:
     logprobs = seen.logprobs[mask]
     old = gather.present([e.old_logprobs for e in examples], mask, logprobs.detach())
     sampler = gather.present([e.sampler_logprobs for e in examples], mask, old)
@@ -236,7 +309,9 @@ def _token_stats(term: Any, mask: Tensor, gather: _Gather, seen: HeadStats, coef
         sampler_logprobs=sampler,
         advantages=gather([e.advantages for e in examples])[mask],
         coefficients=gather([c[term.name] for c in coefficients])[mask],
-        sequence=torch.as_tensor([number[n] for n in names], device=mask.device)[gather.example][mask],
+        sequence=torch.as_tensor([number[n] for n in names], device=mask.device)[gather.example][
+            mask
+        ],
         sequences=len(number),
         entropy=None if seen.entropy is None else seen.entropy[mask],
         extras={key: gather([e.extras.get(key) for e in examples])[mask] for key in sorted(extras)},
@@ -254,10 +329,15 @@ class _Gather:
         self.device = device
 
     def __call__(self, arrays: Sequence[Floats | None]) -> Tensor:
-        flat = [np.zeros(n, np.float32) if a is None else np.asarray(a, np.float32) for a, n in zip(arrays, self.lengths, strict=True)]
+        flat = [
+            np.zeros(n, np.float32) if a is None else np.asarray(a, np.float32)
+            for a, n in zip(arrays, self.lengths, strict=True)
+        ]
         return torch.as_tensor(np.concatenate(flat)[self.index], device=self.device)
 
     def present(self, arrays: Sequence[Floats | None], mask: Tensor, otherwise: Tensor) -> Tensor:
         """The arrays under ``mask``; ``otherwise`` for the tokens of examples that have none."""
-        has = torch.as_tensor([a is not None for a in arrays], device=self.device)[self.example][mask]
+        has = torch.as_tensor([a is not None for a in arrays], device=self.device)[self.example][
+            mask
+        ]
         return torch.where(has, self(arrays)[mask], otherwise)

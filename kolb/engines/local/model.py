@@ -11,19 +11,24 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kolb.chat.batching import FlatBatch, pack, weighted_targets
+from kolb.chat.batching import FlatBatch, pack
 from kolb.chat.templates import ChatTemplate
 from kolb.engines.base import LoraSpec, ModelSpec
 from kolb.engines.local import attention
 from kolb.engines.local.head import HeadStats, token_stats
-from kolb.errors import RecipeError
+from kolb.engines.local.loading import (
+    build,
+    enable_checkpointing,
+    end_ids,
+    load,
+    silence_dropout,
+)
 from kolb.types import Example
 
 log = logging.getLogger("kolb.engine")
@@ -35,17 +40,27 @@ PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.15}
 class LocalModel:
     """The weights, the template and the adapters on them. ``adapter`` is None for the plain weights."""
 
-    def __init__(self, spec: ModelSpec, *, device: torch.device, compute: torch.dtype, checkpointing: bool = False, fast: bool = True) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        *,
+        device: torch.device,
+        compute: torch.dtype,
+        checkpointing: bool = False,
+        fast: bool = True,
+    ) -> None:
         self.device, self.compute = device, compute
         attention.register()
-        self.hf, tokenizer = _load(spec) if spec.base else _build(spec)
-        self.template = ChatTemplate(tokenizer, template=spec.template or None, extra_end_ids=_end_ids(self.hf))
+        self.hf, tokenizer = load(spec) if spec.base else build(spec)
+        self.template = ChatTemplate(
+            tokenizer, template=spec.template or None, extra_end_ids=end_ids(self.hf)
+        )
         self.tokenizer = tokenizer
         self.hf.to(device)
-        _silence_dropout(self.hf)
+        silence_dropout(self.hf)
         self.hf.eval()
         if checkpointing:
-            _enable_checkpointing(self.hf)
+            enable_checkpointing(self.hf)
             self.hf.train()  # without dropout this only lets checkpointing act
         self.adapters: dict[str, Any] = {}
         self._adapted: list[Any] = []
@@ -62,7 +77,11 @@ class LocalModel:
     @property
     def context_length(self) -> int:
         config = self.hf.config.get_text_config()
-        return int(getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 2**20)
+        return int(
+            getattr(config, "max_position_embeddings", None)
+            or getattr(config, "n_positions", None)
+            or 2**20
+        )
 
     # ------------------------------------------------------------------------------------ adapters
 
@@ -74,9 +93,18 @@ class LocalModel:
         alpha: Any = lora.alpha  # peft says int and takes any number
         # for whoever opens the exported adapter: which weights it belongs to
         base = self.hf.name_or_path or None
-        config = LoraConfig(base_model_name_or_path=base, r=lora.rank, lora_alpha=alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM")
+        config = LoraConfig(
+            base_model_name_or_path=base,
+            r=lora.rank,
+            lora_alpha=alpha,
+            target_modules=targets,
+            lora_dropout=0.0,
+            task_type="CAUSAL_LM",
+        )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # several adapters on one model is what we mean
+            warnings.simplefilter(
+                "ignore", UserWarning
+            )  # several adapters on one model is what we mean
             inject_adapter_in_model(config, self.hf, adapter_name=name)
         self.hf.to(self.device)
         self.adapters[name] = config
@@ -110,28 +138,46 @@ class LocalModel:
     def hidden(self, ids: Tensor, positions: Tensor, plan: attention.Plan) -> Tensor:
         """Last hidden states [B, T, D] of ``ids``, ``positions`` [B, T] under an attention plan."""
         with attention.use_plan(plan), self.autocast():
-            return self.hf.base_model(input_ids=ids, position_ids=positions, use_cache=False).last_hidden_state
+            return self.hf.base_model(
+                input_ids=ids, position_ids=positions, use_cache=False
+            ).last_hidden_state
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 logits [N, V] of ``hidden`` [N, D]; only where ``has_fused_head``."""
         with self.autocast():
             return self.head(hidden).float()
 
-    def stats(self, examples: Sequence[Example], *, temperature: float = 1.0, entropy: bool = False, minp: float | None = None) -> tuple[FlatBatch, HeadStats]:
+    def stats(
+        self,
+        examples: Sequence[Example],
+        *,
+        temperature: float = 1.0,
+        entropy: bool = False,
+        minp: float | None = None,
+    ) -> tuple[FlatBatch, HeadStats]:
         """HeadStats for every weighted target of ``examples``, in the order of the batch. Under ``grad``
         the caller must run the backward inside ``keep_plan`` when layers are checkpointed."""
         batch = pack(examples, self.device)
         asked: dict[str, Any] = {"temperature": temperature, "entropy": entropy, "minp": minp}
         if not self.is_fast:
-            return batch, _stats_from_logits(self._padded_logits(examples, batch), batch.targets, **asked)
+            return batch, _stats_from_logits(
+                self._padded_logits(examples, batch), batch.targets, **asked
+            )
         plan = attention.FlatPlan(batch)
         if not self.has_fused_head:
             with attention.use_plan(plan), self.autocast():
-                out = self.hf(input_ids=batch.ids[None], position_ids=batch.positions[None], use_cache=False, logits_to_keep=batch.source)
+                out = self.hf(
+                    input_ids=batch.ids[None],
+                    position_ids=batch.positions[None],
+                    use_cache=False,
+                    logits_to_keep=batch.source,
+                )
             return batch, _stats_from_logits(out.logits[0], batch.targets, **asked)
         states = self.hidden(batch.ids[None], batch.positions[None], plan)[0][batch.source]
         head: Any = self.head
-        return batch, token_stats(states, head.weight, getattr(head, "bias", None), batch.targets, **asked)
+        return batch, token_stats(
+            states, head.weight, getattr(head, "bias", None), batch.targets, **asked
+        )
 
     @contextmanager
     def keep_plan(self, batch: FlatBatch) -> Iterator[None]:
@@ -149,17 +195,24 @@ class LocalModel:
             ids[i, : len(row)] = torch.from_numpy(row)
             mask[i, : len(row)] = 1
         with self.plain_attention(), self.autocast():
-            logits = self.hf(input_ids=ids.to(self.device), attention_mask=mask.to(self.device), use_cache=False).logits
+            logits = self.hf(
+                input_ids=ids.to(self.device), attention_mask=mask.to(self.device), use_cache=False
+            ).logits
         starts = np.array([len(e.prompt_ids) for e in examples])
         column = starts[batch.example] + batch.offset - 1
-        return logits[torch.as_tensor(batch.example, device=self.device), torch.as_tensor(column, device=self.device)]
+        return logits[
+            torch.as_tensor(batch.example, device=self.device),
+            torch.as_tensor(column, device=self.device),
+        ]
 
     @contextmanager
     def plain_attention(self) -> Iterator[None]:
         """transformers' own attention inside: sdpa where the architecture has it, else eager."""
         config = self.hf.config
         before = config._attn_implementation
-        self.hf.set_attn_implementation("sdpa" if getattr(self.hf, "_supports_sdpa", False) else "eager")
+        self.hf.set_attn_implementation(
+            "sdpa" if getattr(self.hf, "_supports_sdpa", False) else "eager"
+        )
         try:
             yield
         finally:
@@ -172,7 +225,9 @@ class LocalModel:
         """Decides between the fast and the plain path on a few random tokens with a shared prompt."""
         examples = _probe_examples(self.vocabulary, self.context_length)
         batch = pack(examples, self.device)
-        plain = _stats_from_logits(self._padded_logits(examples, batch), batch.targets, temperature=1.0).logprobs
+        plain = _stats_from_logits(
+            self._padded_logits(examples, batch), batch.targets, temperature=1.0
+        ).logprobs
         tolerance = PROBE_TOLERANCE[self.compute]
         reasons = []
         for fused in (True, False):
@@ -185,11 +240,19 @@ class LocalModel:
             difference = float((fast - plain).abs().max())
             if difference <= tolerance:
                 if not fused:
-                    log.warning("%s: logits are more than a matrix product here, so the fused head is not used (%s)", type(self.hf).__name__, reasons[0])
+                    log.warning(
+                        "%s: logits are more than a matrix product here, so the fused head is not used (%s)",
+                        type(self.hf).__name__,
+                        reasons[0],
+                    )
                 return
             reasons.append(f"logprobs differ by {difference:.2g}")
         self.is_fast = False
-        log.warning("%s: no fast path (%s); the plain padded path is used, which is slower", type(self.hf).__name__, "; ".join(reasons))
+        log.warning(
+            "%s: no fast path (%s); the plain padded path is used, which is slower",
+            type(self.hf).__name__,
+            "; ".join(reasons),
+        )
 
 
 def _probe_examples(vocabulary: int, context: int) -> list[Example]:
@@ -206,7 +269,14 @@ def _probe_examples(vocabulary: int, context: int) -> list[Example]:
     return [example(shared, size // 2), example(alone, 2), example(shared, size // 3)]
 
 
-def _stats_from_logits(logits: Tensor, targets: Tensor, *, temperature: float, entropy: bool = False, minp: float | None = None) -> HeadStats:
+def _stats_from_logits(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    temperature: float,
+    entropy: bool = False,
+    minp: float | None = None,
+) -> HeadStats:
     """The same statistics from logits [N, V], by definition; the reference for the fused head."""
     logp = torch.log_softmax(logits.float() / temperature, -1)
     top = logp.max(-1).values.detach()
@@ -228,77 +298,3 @@ def clone_frozen(model: LocalModel) -> LocalModel:
     twin.hf = copy.deepcopy(model.hf).requires_grad_(False)
     twin.head = twin.hf.get_output_embeddings()
     return twin
-
-
-def _load(spec: ModelSpec) -> tuple[Any, Any]:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging as transformers_logging
-
-    from kolb.models.fetch import resolve
-
-    where = resolve(spec.base)
-    transformers_logging.disable_progress_bar()
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(resolve(spec.tokenizer) if spec.tokenizer else where)
-        model = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, attn_implementation="eager")
-    except (OSError, ValueError) as error:
-        raise RecipeError(f"cannot open base = {spec.base!r} as a causal language model: {str(error).splitlines()[0]}") from error
-    model.set_attn_implementation(attention.IMPLEMENTATION)
-    return model, tokenizer
-
-
-def _build(spec: ModelSpec) -> tuple[Any, Any]:
-    """Random weights from a config; the vocabulary and the special ids follow the tokenizer."""
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-
-    from kolb.models.fetch import resolve
-
-    if not spec.build or not spec.tokenizer:
-        raise RecipeError("a policy needs `base`, or `build` (with model_type) together with `tokenizer`")
-    tokenizer = AutoTokenizer.from_pretrained(resolve(spec.tokenizer))
-    options = {"vocab_size": len(tokenizer), "bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, **spec.build}
-    try:
-        config = AutoConfig.for_model(options.pop("model_type"), **options)
-    except (KeyError, ValueError) as error:
-        raise RecipeError(f"build: {error}; model_type is one that transformers knows, such as 'llama'") from error
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(spec.seed)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
-    model.set_attn_implementation(attention.IMPLEMENTATION)
-    return model, tokenizer
-
-
-def _end_ids(hf: Any) -> tuple[int, ...]:
-    """Every id that the model's configs call an end of sequence; nothing else of a generation config is used."""
-    found: list[int] = []
-    for config in (hf.generation_config, hf.config.get_text_config()):
-        value = getattr(config, "eos_token_id", None)
-        found += value if isinstance(value, list | tuple) else [] if value is None else [value]
-    return tuple(dict.fromkeys(int(v) for v in found))
-
-
-def _enable_checkpointing(hf: Any) -> None:
-    # transformers 5.24 renames the call and warns about the old name
-    enable = getattr(hf, "activation_checkpointing_enable", None) or hf.gradient_checkpointing_enable
-    enable({"use_reentrant": False})
-
-
-def _silence_dropout(hf: nn.Module) -> None:
-    """Sampler and learner must compute the same function, so dropout is off everywhere."""
-    modules: Iterator[Any] = hf.modules()
-    for module in modules:
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
-
-
-def save_folder(hf: Any, tokenizer: Any, path: Path) -> None:
-    """A plain Hugging Face folder, with weights as they are."""
-    before = hf.config._attn_implementation
-    hf.set_attn_implementation("eager")
-    try:
-        hf.save_pretrained(path)
-    finally:
-        hf.set_attn_implementation(before)
-    tokenizer.save_pretrained(path)

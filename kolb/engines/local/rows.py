@@ -106,21 +106,32 @@ class FastRows:
             (fresh if parked is None else resumed).append((i, parked))
         logits = []
         if fresh:
-            logits.append(self._prefill([prompts[i] for i, _ in fresh], [rooms[i] for i, _ in fresh]))
+            logits.append(
+                self._prefill([prompts[i] for i, _ in fresh], [rooms[i] for i, _ in fresh])
+            )
         if resumed:
-            logits.append(self._resume([(prompts[i], rooms[i], parked) for i, parked in resumed if parked]))
+            logits.append(
+                self._resume([(prompts[i], rooms[i], parked) for i, parked in resumed if parked])
+            )
         return [i for i, _ in fresh + resumed], torch.cat(logits)
 
     def step(self, tokens: Sequence[int]) -> Tensor:
         """Feeds every row its last token; logits [rows, V]."""
         device = self.model.device
-        return self._extend(0, self.count, torch.tensor(tokens, device=device)[:, None], [1] * self.count)
+        return self._extend(
+            0, self.count, torch.tensor(tokens, device=device)[:, None], [1] * self.count
+        )
 
     def drop(self, row: int, tokens: bytes | None) -> None:
         """Takes a row out, parked under the ``tokens`` that its keys cover unless None."""
         if tokens is not None and self.parking.is_open:
             length = self.context.lengths[row]
-            self.parking.put(tokens, Parked(self.context.row_prompt[row], self.context.suffixes.read(row, length), length))
+            self.parking.put(
+                tokens,
+                Parked(
+                    self.context.row_prompt[row], self.context.suffixes.read(row, length), length
+                ),
+            )
         self.context.drop(row)
 
     def rest(self) -> None:
@@ -145,7 +156,9 @@ class FastRows:
         batch, places = pack_prompts(prompts, self.model.device)
         plan = FlatPlan(batch, capture=True)
         hidden = self.model.hidden(batch.ids[None], batch.positions[None], plan)[0]
-        logits = self.model.logits(hidden[torch.tensor([p.start + p.length - 1 for p in places], device=hidden.device)])
+        logits = self.model.logits(
+            hidden[torch.tensor([p.start + p.length - 1 for p in places], device=hidden.device)]
+        )
         layers = [plan.kept[i] for i in sorted(plan.kept)]
         for ids, place in zip(prompts, places, strict=True):
             span = slice(place.start, place.start + place.length)
@@ -163,7 +176,9 @@ class FastRows:
         tokens = np.zeros((len(rows), max(counts)), np.int64)
         for row, chunk in zip(tokens, chunks, strict=True):
             row[: len(chunk)] = chunk
-        return self._extend(low, self.count, torch.as_tensor(tokens, device=self.model.device), counts)
+        return self._extend(
+            low, self.count, torch.as_tensor(tokens, device=self.model.device), counts
+        )
 
     def _extend(self, low: int, high: int, tokens: Tensor, counts: Sequence[int]) -> Tensor:
         """Feeds ``tokens`` [B, N] (padded on the right) to the rows low..high; logits after each row's last."""
@@ -172,7 +187,11 @@ class FastRows:
         hidden = self.model.hidden(tokens, positions, plan)
         for row, count in zip(range(low, high), counts, strict=True):
             self.context.lengths[row] += count
-        last = hidden[:, 0] if plan.width == 1 else hidden[torch.arange(high - low), torch.as_tensor(counts) - 1]
+        last = (
+            hidden[:, 0]
+            if plan.width == 1
+            else hidden[torch.arange(high - low), torch.as_tensor(counts) - 1]
+        )
         return self.model.logits(last)
 
 
@@ -204,7 +223,9 @@ class PlainRows:
         return list(self.alive), self._forward(torch.as_tensor(np.stack(prompts).astype(np.int64)))
 
     def step(self, tokens: Sequence[int]) -> Tensor:
-        fed = torch.zeros(self.width, 1, dtype=torch.long)  # ended rows are fed anything: rows do not mix
+        fed = torch.zeros(
+            self.width, 1, dtype=torch.long
+        )  # ended rows are fed anything: rows do not mix
         fed[torch.tensor(self.alive), 0] = torch.tensor(tokens)
         return self._forward(fed)[torch.tensor(self.alive, device=self.model.device)]
 
@@ -217,10 +238,20 @@ class PlainRows:
 
     def _forward(self, ids: Tensor) -> Tensor:
         ids = ids.to(self.model.device)
-        position = torch.arange(self.length, self.length + ids.shape[1], device=ids.device)[None].expand_as(ids)
-        mask = torch.ones(ids.shape[0], self.length + ids.shape[1], dtype=torch.long, device=ids.device)
+        position = torch.arange(self.length, self.length + ids.shape[1], device=ids.device)[
+            None
+        ].expand_as(ids)
+        mask = torch.ones(
+            ids.shape[0], self.length + ids.shape[1], dtype=torch.long, device=ids.device
+        )
         with self.model.plain_attention(), self.model.autocast():
-            out = self.model.hf(input_ids=ids, position_ids=position, attention_mask=mask, use_cache=True, **{self.keyword: self.cache})
+            out = self.model.hf(
+                input_ids=ids,
+                position_ids=position,
+                attention_mask=mask,
+                use_cache=True,
+                **{self.keyword: self.cache},
+            )
         self.cache = getattr(out, self.keyword)
         self.length += ids.shape[1]
         return out.logits[:, -1].float()

@@ -50,7 +50,14 @@ class Request:
 class Decoder:
     """Samples from one policy version. ``adapter`` is chosen before each forward."""
 
-    def __init__(self, model: LocalModel, adapter: str | None, parking: Parking, max_rows: int, max_prefill_tokens: int) -> None:
+    def __init__(
+        self,
+        model: LocalModel,
+        adapter: str | None,
+        parking: Parking,
+        max_rows: int,
+        max_prefill_tokens: int,
+    ) -> None:
         self.model, self.adapter, self.max_rows = model, adapter, max_rows
         is_fast = model.is_fast and model.has_fused_head
         self.rows = FastRows(model, parking, max_prefill_tokens) if is_fast else PlainRows(model)
@@ -121,7 +128,9 @@ class Decoder:
         n = self.rows.can_take([r.ids for r in self.waiting[:room]], room)
         if n:
             self.arriving, self.waiting = self.waiting[:n], self.waiting[n:]
-            order, logits = self.rows.admit([r.ids for r in self.arriving], [len(r.uniforms) for r in self.arriving])
+            order, logits = self.rows.admit(
+                [r.ids for r in self.arriving], [len(r.uniforms) for r in self.arriving]
+            )
             first = len(self.active)
             self.active += [self.arriving[i] for i in order]
             self.arriving = []
@@ -130,9 +139,15 @@ class Decoder:
 
     def _draw(self, numbers: Sequence[int], logits: Tensor) -> bool:
         requests = [self.active[i] for i in numbers]
-        tokens, logprobs = draw(logits, [r.params for r in requests], [float(r.uniforms[len(r.tokens)]) for r in requests])
+        tokens, logprobs = draw(
+            logits,
+            [r.params for r in requests],
+            [float(r.uniforms[len(r.tokens)]) for r in requests],
+        )
         ended = []
-        for number, request, token, logprob in zip(numbers, requests, tokens, logprobs, strict=True):
+        for number, request, token, logprob in zip(
+            numbers, requests, tokens, logprobs, strict=True
+        ):
             request.tokens.append(token)
             request.logprobs.append(logprob)
             if reason := self._stop_reason(request):
@@ -171,19 +186,25 @@ class Decoder:
         )
 
 
-def draw(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> tuple[list[int], list[float]]:
+def draw(
+    logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]
+) -> tuple[list[int], list[float]]:
     """One token per row of ``logits`` [B, V] by inverting the cumulative distribution at ``uniforms`` [B],
     and its logprob under the row's temperature and the full support (temperature 1 where greedy)."""
     temperatures = [p.temperature for p in params]
     if any(t != 1.0 for t in temperatures):
-        scale = torch.tensor([1.0 if t == 0 else 1.0 / t for t in temperatures], device=logits.device)
+        scale = torch.tensor(
+            [1.0 if t == 0 else 1.0 / t for t in temperatures], device=logits.device
+        )
         logits = logits * scale[:, None]
     logp = torch.log_softmax(logits, -1)
     restricted = logp
     if not all(p.has_full_support for p in params):
         restricted = torch.stack([_restrict(row, p) for row, p in zip(logp, params, strict=True)])
     total = restricted.double().exp_().cumsum(-1)
-    threshold = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None] * total[:, -1:]
+    threshold = (
+        torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None] * total[:, -1:]
+    )
     tokens = torch.searchsorted(total, threshold, right=True)[:, 0].clamp_(max=logits.shape[1] - 1)
     if 0.0 in temperatures:
         greedy = torch.tensor([t == 0 for t in temperatures], device=logits.device)
@@ -215,21 +236,29 @@ class LocalSampler:
 
     def _check(self) -> None:
         if self._owner is not None and self._owner.version != self.version:
-            raise StaleSamplerError(f"this sampler is bound to version {self.version}, the weights are at {self._owner.version}; use the one that publish() returned last")
+            raise StaleSamplerError(
+                f"this sampler is bound to version {self.version}, the weights are at {self._owner.version}; use the one that publish() returned last"
+            )
 
-    async def sample(self, prompt: Ids | Sequence[Message], params: SamplingParams, n: int = 1) -> list[Completion]:
+    async def sample(
+        self, prompt: Ids | Sequence[Message], params: SamplingParams, n: int = 1
+    ) -> list[Completion]:
         self._check()
         ids = as_ids(prompt)  # type: ignore[arg-type]
         seeds = [params.seed + i for i in range(n)]
         if n == 1:
             done = [await self._decoder.complete(ids, params, seeds[0])]
         else:
-            done = list(await asyncio.gather(*(self._decoder.complete(ids, params, s) for s in seeds)))
+            done = list(
+                await asyncio.gather(*(self._decoder.complete(ids, params, s) for s in seeds))
+            )
         return [replace(c, version=self.version) for c in done]
 
     def sample_now(self, prompt: Ids, params: SamplingParams) -> Completion:
         """One completion without an event loop: what publication probes with."""
-        return replace(self._decoder.complete_now(prompt, params, params.seed), version=self.version)
+        return replace(
+            self._decoder.complete_now(prompt, params, params.seed), version=self.version
+        )
 
     async def score(self, tokens: Ids, start: int = 1) -> Floats:
         self._check()
@@ -239,7 +268,12 @@ class LocalSampler:
     def score_now(self, tokens: Ids, start: int = 1) -> Floats:
         if not 1 <= start <= len(tokens):
             raise SamplerError(f"score needs 1 <= start <= {len(tokens)}, not {start}")
-        example = Example("score", tokens[:start], tokens[start:], {"score": np.ones(len(tokens) - start, np.float32)})
+        example = Example(
+            "score",
+            tokens[:start],
+            tokens[start:],
+            {"score": np.ones(len(tokens) - start, np.float32)},
+        )
         self._decoder.model.use(self._decoder.adapter)
         if not len(example.target_ids):
             return np.zeros(0, np.float32)
