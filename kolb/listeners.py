@@ -67,12 +67,17 @@ def why_nothing_was_learnt(groups: Sequence[Group], steps_in_a_row: int) -> str:
     """In words: why a step had nothing to learn from, and from the third in a row what to do."""
     dropped = sum(not g.usable for g in groups)
     dead = sum(is_dead(g) for g in groups)
-    outcomes = sorted({o for g in groups if g.usable for o in g.outcomes})
+    usable = [e for g in groups if g.usable for e in g.episodes]
+    outcomes = sorted({e.outcome for e in usable if e.outcome is not None})
     if not groups:
         why = "the method collected no groups"
-    elif dropped == len(groups):
+    elif not usable:
         why = "every group had a broken episode and was dropped"
-    elif dead + dropped == len(groups) and outcomes:
+    elif not any(t.turns for e in usable for t in e.trajectories):
+        why = "every prompt fills the model's context, so nothing was said; shorten it, or take a model with a longer one"
+    elif not outcomes:
+        why = "every grader abstained, so no attempt has a reward"
+    elif dead + dropped == len(groups):
         same = (
             f"all are {outcomes[0]:g}" if len(outcomes) == 1 else "from group to group they differ"
         )
@@ -81,4 +86,6 @@ def why_nothing_was_learnt(groups: Sequence[Group], steps_in_a_row: int) -> str:
         why = "the method gave no token any weight"
     again = f" ({steps_in_a_row} steps in a row)" if steps_in_a_row > 1 else ""
     text = f"nothing was learnt in this step{again}: {why}. The weights stay as they are."
-    return f"{text} {REMEDIES}" if steps_in_a_row >= REMEDIES_AFTER and dead else text
+    return (
+        f"{text} {REMEDIES}" if steps_in_a_row >= REMEDIES_AFTER and "to compare" in why else text
+    )
