@@ -113,6 +113,9 @@ class FixedLengths:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sampler, name)
 
+    def rest(self) -> None:
+        """Nothing is kept between answers."""
+
     async def sample(self, prompt: Any, params: Any, n: int = 1) -> Any:
         return await self._sampler.sample(
             prompt, replace(params, max_tokens=next(self._lengths)), n

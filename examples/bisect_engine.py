@@ -35,6 +35,9 @@ class BisectSampler:
     version: int = 0
     template: None = None
 
+    def rest(self) -> None:
+        """Nothing is kept between answers."""
+
     async def sample(
         self, prompt: Sequence[Message], params: SamplingParams, n: int = 1
     ) -> list[Completion]:

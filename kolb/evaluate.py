@@ -22,6 +22,8 @@ from kolb.stage import Evaluation, Stage
 from kolb.types import Episode, Group, Library, Task, derive_seed
 from kolb.world import LiveWorld, stop_if_broken
 
+Z_95 = 1.959964
+
 RESAMPLES = 2000
 
 
@@ -41,9 +43,14 @@ def pass_at_k(samples: int, correct: int, k: int) -> float:
 def bootstrap_interval(values: Sequence[float], *, seed: int = 0) -> tuple[float, float]:
     """The 95% percentile bootstrap interval of the mean of ``values`` (2000 resamples).
 
-    Resample over what varies independently: tasks, not samples of a task. One value gives no width.
+    Resample over what varies independently: tasks, not samples of a task. Where all values are 0, or all
+    1, resampling sees no variation at all; then it is Wilson's interval of a proportion (1927). With few
+    tasks and rare successes the bootstrap is too narrow: take 50 tasks or more.
     """
     array = np.asarray(values, np.float64)
+    if array.min() == array.max() and array[0] in (0.0, 1.0):
+        slack = 1.0 - len(array) / (len(array) + Z_95**2)
+        return (0.0, slack) if array[0] == 0.0 else (1.0 - slack, 1.0)
     rng = np.random.default_rng(seed)
     means = [array[rng.integers(0, len(array), len(array))].mean() for _ in range(RESAMPLES)]
     low, high = np.percentile(means, [2.5, 97.5])
@@ -88,6 +95,10 @@ def choose_tasks(stage: Stage, spec: Evaluation) -> list[Task]:
     if not tasks:
         raise RecipeError(
             f"stage {stage.name!r}: there are no tasks in split {spec.split!r} to evaluate on"
+        )
+    if len({task.id for task in tasks}) < len(tasks):
+        raise RecipeError(
+            f"stage {stage.name!r}: split {spec.split!r} has tasks of one id; outcomes are kept by id, so each needs its own"
         )
     if not 0 < spec.episodes < len(tasks):
         return tasks

@@ -65,6 +65,10 @@ class LiveWorld:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     tokens: Counter[str] = field(default_factory=Counter)
 
+    def __post_init__(self) -> None:
+        for sampler in self.samplers.values():
+            sampler.rest()  # a resumed run has nothing cached either
+
     # -------------------------------------------------------------------------------- groups
 
     async def groups(

@@ -58,10 +58,8 @@ class FlatBatch:
     targets: Tensor
     example: np.ndarray
     offset: np.ndarray
-
-    @property
-    def max_position(self) -> int:
-        return int(self.positions.max()) + 1 if len(self.positions) else 0
+    longest: int
+    """One more than the highest position."""
 
 
 def weighted_targets(example: Example) -> np.ndarray:
@@ -215,6 +213,7 @@ class _Layout:
             targets=tensor(self.targets),
             example=np.concatenate(self.example) if self.example else np.zeros(0, np.int64),
             offset=np.concatenate(self.offset) if self.offset else np.zeros(0, np.int64),
+            longest=max((int(p[-1]) + 1 for p in self.positions if len(p)), default=0),
         )
 
 

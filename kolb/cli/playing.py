@@ -128,6 +128,9 @@ class Hand:
     version = 0
     template = None
 
+    def rest(self) -> None:
+        """Nothing is kept between answers."""
+
     async def sample(self, prompt: Any, params: SamplingParams, n: int = 1) -> list[Completion]:
         try:
             return [Completion(input("your move> ")) for _ in range(n)]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from kolb.types import Episode, Failure, Group
 
-SUCCESS_AT = 1.0
+SUCCESS_AT = 1.0 - 1e-9
 """An outcome of at least this is a success: rewards of kolb's environments end at 1."""
 
 BOUNDARIES = ("environment", "reward", "sampler", "deadline")

@@ -168,6 +168,10 @@ class Sampler(Protocol):
     async def sample(
         self, prompt: Ids | Sequence[Message], params: SamplingParams, n: int = 1
     ) -> list[Completion]: ...
+    def rest(self) -> None:
+        """Forget what was cached: what comes next must not depend on it in its last bits. Between steps."""
+        ...
+
     async def score(self, tokens: Ids, start: int = 1) -> Floats:
         """Logprobs (temperature 1) of ``tokens[start:]``, each given all before it; ``start >= 1``."""
         ...

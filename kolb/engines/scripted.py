@@ -92,6 +92,9 @@ class ScriptedSampler:
     def template(self) -> ScriptedTemplate | None:
         return ScriptedTemplate() if self.engine.gives_tokens else None
 
+    def rest(self) -> None:
+        """Nothing is kept between answers."""
+
     async def sample(
         self, prompt: Ids | Sequence[Message], params: SamplingParams, n: int = 1
     ) -> list[Completion]:

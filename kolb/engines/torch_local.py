@@ -85,11 +85,11 @@ class TorchLocal:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(model.seed)
                 local.add_adapter(name, lora)
-        parking = self._parking()
 
         def new_sampler(owner: LocalLearner, version: int) -> LocalSampler:
-            parking.clear()  # keys of older weights
-            return LocalSampler(self._decoder(local, owner.adapter, parking), owner, version)
+            # A parking of its own: keys of other weights must never be met again.
+            decoder = self._decoder(local, owner.adapter, self._parking())
+            return LocalSampler(decoder, owner, version)
 
         return LocalLearner(
             local,

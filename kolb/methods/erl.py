@@ -391,19 +391,9 @@ of answer asked for above.
 
 {record}""",
 )
-"""After tables 4 and 9."""
-
-SHORT_PROMPTS = Prompts(
-    reflector="Write the rules.",
-    record="{belief}\n{turns}",
-    turn="{observation}\n{reply}\n{feedback}",
-    retry="{system}\n{record}",
-    shown_turns=3,
-)
-"""For models of a few million parameters, which were taught this form."""
+"""After tables 4 and 9. A recipe may write its own: ``[stages.method.prompts]``."""
 
 METHOD = Erl(GAME_PROMPTS)
-SHORT = replace(METHOD, prompts=SHORT_PROMPTS)
 PAPER = replace(METHOD, distill_weight="indicator")
 RELEASED = replace(METHOD, memory_slots=1024)
 

@@ -155,7 +155,7 @@ def test_a_token_without_weight_moves_nothing(llama):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_fused_statistics_and_gradients_equal_brute_force(temperature, monkeypatch):
-    monkeypatch.setattr("kolb.engines.local.head.CHUNK_BYTES", 4 * 300 * 16)  # several chunks
+    monkeypatch.setattr("kolb.engines.local.head.CPU_CHUNK_BYTES", 4 * 300 * 16)  # several chunks
     torch.manual_seed(0)
     hidden = torch.randn(70, 12, dtype=torch.float64).float().requires_grad_()
     weight = torch.randn(300, 12).requires_grad_()

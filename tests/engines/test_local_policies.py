@@ -75,7 +75,7 @@ def test_only_the_adapter_has_gradients_and_optimiser_state():
         "a", spec("llama"), lora=LoraSpec(rank=2), optimizer=ADAM
     )
     frozen = {
-        n: p.detach().clone() for n, p in learner.model.hf.named_parameters() if ".a." not in n
+        n: p.detach().clone() for n, p in learner.model.hf.named_parameters() if "lora_" not in n
     }
     step(learner)
     assert all("lora_" in n for n in learner.parameters)

@@ -290,3 +290,71 @@ def test_an_evaluation_in_between_changes_nothing_of_the_training(
     run(plain, tmp_path / "plain", engine=engine())
     run(measured, tmp_path / "measured", engine=engine())
     assert np.array_equal(weights(tmp_path / "plain"), weights(tmp_path / "measured"))
+
+
+@dataclass(frozen=True)
+class OneTask:
+    """The same task in every split, so that evaluation leaves rows behind that the next step could meet."""
+
+    def tasks(self, split: str) -> list[Task]:
+        return [Task("t")]
+
+    def environment(self, task: Task) -> SingleUse:
+        return SingleUse(EarlyEnd())
+
+
+class EarlyEnd:
+    def __init__(self) -> None:
+        self.turns = 0
+
+    async def reset(self) -> tuple[Message, ...]:
+        return ({"role": "user", "content": "go"},)
+
+    async def step(self, message: str) -> StepResult:
+        self.turns += 1
+        heard: Message = {"role": "user", "content": "more"}
+        worth = (sum(map(ord, message)) % 7) / 7
+        return StepResult((heard,), worth, terminated=self.turns >= 2 or message[:1] < "n")
+
+
+class StopBeforeStep:
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def step(self, stage: str, step: int, metrics: Any) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def activity(self, text: str) -> None:
+        if text == "collecting":
+            self.left -= 1
+            if self.left == 0:
+                raise InterruptedError
+
+
+def test_what_an_evaluation_left_in_the_sampler_does_not_reach_the_next_step(
+    tokenizer: str, tmp_path: Path
+) -> None:
+    made = recipe(
+        tokenizer,
+        stage(
+            Grpo(group_size=24),
+            "rl",
+            4,
+            source=OneTask(),
+            tasks_per_step=1,
+            sampling=SamplingParams(
+                max_tokens=6, temperature=0.35, stop=tuple("abcdefgh 0123456789")
+            ),
+            evaluation=Evaluation(every=1, episodes=0, samples=48, temperature=1.0),
+        ),
+    )
+    made = replace(made, checkpoints=CheckpointSpec(every=1, keep=0))
+    run(made, tmp_path / "whole", engine=engine())
+    with pytest.raises(InterruptedError):
+        run(made, tmp_path / "halves", engine=engine(), observer=StopBeforeStep(3))
+    run(made, tmp_path / "halves", engine=engine(), resume=True)
+    assert files(tmp_path / "whole", "episodes", ".gz") == files(
+        tmp_path / "halves", "episodes", ".gz"
+    )
+    np.testing.assert_array_equal(weights(tmp_path / "whole"), weights(tmp_path / "halves"))

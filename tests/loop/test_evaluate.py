@@ -130,6 +130,9 @@ def test_evaluation_has_its_own_sampling_and_defaults_to_the_stages_temperature(
         class Spy:
             version, template = 0, inner.template
 
+            def rest(self) -> None:
+                """Nothing is kept between answers."""
+
             async def sample(self, prompt: Any, params: Any, n: int = 1) -> Any:
                 asked.append((params.temperature, params.top_p, params.top_k))
                 return await inner.sample(prompt, params, n)

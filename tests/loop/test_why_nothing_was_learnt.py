@@ -19,7 +19,10 @@ def test_each_reason_has_its_words():
         ([group(1.0, 0.0, status=Status.TIMEOUT)], "a broken episode and was dropped"),
         ([group(0.0, 0.0, said=silent)], "fills the model's context"),
         ([group(None, None)], "every grader abstained"),
-        ([group(0.0, 0.0), group(0.0, 0.0)], "in each of 2 groups all rewards are equal (all are 0)"),
+        (
+            [group(0.0, 0.0), group(0.0, 0.0)],
+            "in each of 2 groups all rewards are equal (all are 0)",
+        ),
         ([group(0.0, 0.0), group(1.0, 1.0)], "from group to group they differ"),
         ([group(0.0, 1.0)], "gave no token any weight"),
     ):

@@ -157,6 +157,9 @@ def test_the_tokens_on_record_are_exactly_what_the_next_prompt_held() -> None:
     class Recording:
         version, template = 0, inner.template
 
+        def rest(self) -> None:
+            """Nothing is kept between answers."""
+
         async def sample(self, prompt: Any, params: Any, n: int = 1) -> Any:
             prompts.append(prompt)
             return await inner.sample(prompt, params, n)

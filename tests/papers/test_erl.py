@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from erl_toys import BARE, Played, played, rules, text, user
+from erl_toys import BARE, Looks, Played, played, rules, text, user
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kolb import recipe
 from kolb.engines.base import ModelSpec
 from kolb.engines.scripted import Scripted
+from kolb.envs.grid_text import GridText
 from kolb.errors import RecipeError
 from kolb.evaluate import evaluate
+from kolb.loop import run
 from kolb.memory.library import ExperienceLibrary
 from kolb.methods import erl
 from kolb.methods.erl import METHOD, SEGMENTS, Erl
 from kolb.methods.grpo import Grpo
-from kolb.stage import Evaluation
+from kolb.runs.directory import RunDirectory
+from kolb.stage import CheckpointSpec, Evaluation, PolicySpec, Recipe, Stage
 from kolb.terms.base import TokenStats, coefficients
-from kolb.types import Edit, Episode, Failure, Group, Method, Status
+from kolb.types import Edit, Episode, Failure, Group, Method, SamplingParams, Status, Task
+from kolb.world import LiveWorld
 
 T0 = "train-0"
 
@@ -414,14 +420,15 @@ def test_reflections_have_a_limit_of_their_own() -> None:
     )
 
 
-def test_a_short_record_has_the_last_turns_and_the_last_line_of_a_reply() -> None:
-    prompts = replace(erl.SHORT.prompts, shown_turns=1, shown_reply="last_line")
-    one = played(replace(erl.SHORT, prompts=prompts), [0], [1])
-    expected = f"{BARE}\nSecond look at {T0}.\nfirst 0, worth 0\nIt was worth 0."
+def test_a_recipe_may_write_the_record_its_own_way() -> None:
+    short = {"record": "{belief}\n{turns}", "turn": "{observation}\n{reply}\n{feedback} {json}"}
+    prompts = replace(METHOD.prompts, **short, shown_turns=1, shown_reply="last_line")
+    one = played(replace(METHOD, prompts=prompts), [0], [1])
+    expected = f"{BARE}\nSecond look at {T0}.\nfirst 0, worth 0\nIt was worth 0. {{json}}"
     assert record_of(one) == expected
-    assert erl.fill("{a}{b}", a="{b}", b="x") == "{b}x", "what is filled in is not read again"
     assert prompts._shown("because\n\n```Up```\n") == "```Up```"
     assert prompts._shown("  ") == ""
+    assert erl.fill("{a}{b}", a="{b}", b="x") == "{b}x", "what is filled in is not read again"
 
 
 def test_the_presets_say_where_paper_and_code_differ() -> None:
@@ -499,3 +506,141 @@ def test_every_row_of_every_segment_counts_one_in_the_mean_of_token_sums() -> No
             one.update.examples, coefficients(term, one.update.examples), strict=True
         ):
             np.testing.assert_allclose(weights, example.weights["policy"] / 13)
+
+
+# ---------------------------------------------------------------------------------- runs and recipes
+
+
+def finds_out(messages: Any, seed: int) -> str:
+    """Never succeeds on the bare prompt, sometimes on another; every reflection is a different one."""
+    system, last = messages[0]["content"], messages[-1]["content"]
+    if system == METHOD.prompts.reflector:
+        return f"<prompt>Rule {seed % 1000}.</prompt>"
+    return "I look" if last.startswith("First") else f"worth {int('Rule' in system and seed % 2)}"
+
+
+def loop_recipe(steps: int) -> Recipe:
+    roles = {"solver": "agent", "reflector": "agent"}
+    only = Stage("rl", METHOD, Looks(), steps, roles, ("agent",), tasks_per_step=2)
+    policies = {"agent": PolicySpec(ModelSpec(base="none"))}
+    return Recipe("erl", policies, (only,), checkpoints=CheckpointSpec(every=1))
+
+
+def test_a_run_remembers_from_step_to_step_and_a_resumed_one_remembers_the_same(
+    tmp_path: Path,
+) -> None:
+    whole, halves = Scripted(finds_out), Scripted(finds_out)
+    expected = run(loop_recipe(4), tmp_path / "whole", engine=whole)
+    run(loop_recipe(2), tmp_path / "halves", engine=halves)
+    result = run(loop_recipe(4), tmp_path / "halves", engine=halves, resume=True)
+    assert result.library == expected.library
+    assert whole.learners["agent"].state == halves.learners["agent"].state
+    recorded = RunDirectory.open(tmp_path / "halves")
+    believed, changes = BARE, 0
+    for step in (1, 2, 3, 4):
+        groups = recorded.episodes(step)
+        for episode in (e for g in groups for e in g.episodes):
+            reflection = episode.trajectory("reflector")
+            assert believed in reflection.turns[0].messages[1]["content"]
+            assert episode.outcome == 0.0
+        if edits := METHOD.edits(groups):
+            believed, changes = edits[-1].text, changes + 1
+    assert [e.text for e in result.library.experiences] == [believed]
+    assert changes == 3, "in the third step nothing succeeded, and the memory stayed"
+
+
+@pytest.mark.parametrize("game", ["frozenlake", "sokoban"])
+def test_on_a_grid_the_rules_of_the_game_reach_the_reflector_by_feedback_alone(game: str) -> None:
+    source = GridText(game=game, train_tasks=1, sizes=(4,) if game == "frozenlake" else (6,))
+    (task,) = source.tasks("train")
+    replies = source.expert(task)
+
+    def answer(messages: Any, seed: int) -> str:
+        if messages[0]["content"] == METHOD.prompts.reflector:
+            return "<prompt>Now I know.</prompt>"
+        said = sum(m["role"] == "assistant" for m in messages)
+        return replies[said] if messages[0]["content"] == "Now I know." else "No idea.\n```Jump```"
+
+    prompts = replace(METHOD.prompts, shown_reply="last_line")
+    method = replace(METHOD, prompts=prompts, group_size=1)
+    only = Stage("rl", method, source, 1, {"solver": "agent", "reflector": "agent"}, ("agent",))
+    sampler = Scripted(answer).open_sampler(ModelSpec())
+    live = LiveWorld(
+        only, {"agent": sampler}, ExperienceLibrary(), sampling=SamplingParams(max_tokens=2048)
+    )
+    (group,) = asyncio.run(method.collect([task], live))
+    (episode,) = group.episodes
+    assert (episode.outcome, episode.info["retry"]["reward"]) == (0.0, 1.0)
+
+    first, second = (episode.trajectory("solver", name) for name in ("first", "second"))
+    assert first.turns[0].messages[1] == second.turns[0].messages[1], (
+        "the same board, before any move"
+    )
+    record = episode.trajectory("reflector").turns[0].messages[1]["content"]
+    assert record.count("The agent: ```Jump```\nOutcome: ") == 8
+    assert "The step limit was hit" in record
+    assert "Reward=0.0, steps=8." in record
+    assert game not in record.lower()
+    shown = "".join(m["content"] for turn in first.turns for m in turn.messages)
+    for word in ("hole", "wall", "puzzle", "ice"):
+        assert word not in shown
+
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes" / "erl").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_a_recipe_of_the_paper_has_its_numbers_and_a_reminder_that_gives_no_rule_away(
+    path: Path,
+) -> None:
+    loaded = recipe.load(path)
+    (stage,) = loaded.stages
+    reminder = stage.method.prompts.reminder
+    assert stage.method == replace(
+        METHOD,
+        importance_cap=0.0,
+        prompts=replace(METHOD.prompts, reminder=reminder, shown_reply="last_line"),
+    )
+    task = Task(
+        "t",
+        data={
+            "board": ("#####", "#@$.#", "#####") if stage.source.game == "sokoban" else ("SG", "FF")
+        },
+    )
+    opening = asyncio.run(stage.source.environment(task).reset())
+    assert opening[0]["content"].endswith(reminder)
+    assert (stage.tasks_per_step, stage.method.group_size, stage.sampling.temperature) == (
+        64,
+        4,
+        0.7,
+    )
+    assert (stage.source.max_steps, stage.limits.max_turns) == (8, 8)
+    agent = loaded.policies["agent"]
+    assert (agent.optimizer.lr, agent.optimizer.weight_decay, agent.lora) == (1e-6, 0.01, None)
+
+
+def test_there_are_the_two_games_and_the_two_models_of_the_paper() -> None:
+    assert [p.stem for p in RECIPES] == [
+        "frozenlake_olmo3_7b",
+        "frozenlake_qwen3_4b",
+        "sokoban_olmo3_7b",
+        "sokoban_qwen3_4b",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sets", "expected"),
+    [
+        (['learns_from=["first"]', "group_size=10"], erl.RLVR),
+        (["memory_slots=0"], erl.NO_MEMORY),
+        (["reflects=false"], erl.NO_REFLECTION),
+        (['learns_from=["first", "reflect", "second"]'], erl.NO_DISTILL),
+        (["is_gated=false"], erl.NO_GATE),
+    ],
+)
+def test_what_the_recipes_say_turns_them_into_the_baseline_and_the_ablations(
+    sets: list[str], expected: Erl
+) -> None:
+    loaded = recipe.load(RECIPES[0], [f"stages.rl.method.{s}" for s in sets])
+    method = loaded.stages[0].method
+    assert replace(method, prompts=METHOD.prompts, importance_cap=None) == expected

@@ -103,7 +103,7 @@ class FlatPlan:
             self.kept[layer] = (key[0], value[0])
         repeat = query.shape[1] // key.shape[1]
         q, k, v = (t[0].transpose(0, 1) for t in (query, key, value))  # [T, H, D]
-        if window is not None and window >= self.batch.max_position:
+        if window is not None and window >= self.batch.longest:
             window = None
         outputs = [
             self._block(i, block, q, k, v, repeat, scale, window).flatten(0, 1)

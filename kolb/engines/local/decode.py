@@ -21,11 +21,11 @@ KV = list[tuple[Tensor, Tensor]]
 
 @dataclass(eq=False)
 class Prompt:
-    """One prompt's keys and values. ``ids`` are its bytes; equal prompts share one Prompt."""
+    """One prompt's keys and values, and the logits [V] that follow it."""
 
-    ids: bytes
     length: int
     kv: KV
+    logits: Tensor
 
 
 class Buffers:

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK_BYTES = 32 * 2**20
-"""Logits of one chunk stay below this."""
+CPU_CHUNK_BYTES = 32 * 2**20
+GPU_CHUNK_BYTES = 512 * 2**20
+"""Logits of one chunk stay below this: about what a CPU's caches hold, enough work for a GPU."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class _Head(torch.autograd.Function):
         logprobs, lse = new(n), new(n)
         entropy = new(n if want_entropy else 0)
         top, mass = (new(n if minp is not None else 0) for _ in range(2))
-        for part in _chunks(n, weight.shape[0]):
+        for part in _chunks(n, weight):
             z = _logits(hidden[part], weight, bias, inverse_t)
             lse[part] = z.logsumexp(-1)
             logprobs[part] = z.gather(1, targets[part, None])[:, 0] - lse[part]
@@ -96,7 +97,7 @@ class _Head(torch.autograd.Function):
         d_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         d_weight = torch.zeros_like(weight) if wants_weight else None
         d_bias = torch.zeros_like(bias) if bias is not None and ctx.needs_input_grad[2] else None
-        for part in _chunks(len(targets), weight.shape[0]):
+        for part in _chunks(len(targets), weight):
             logp = _logits(hidden[part], weight, bias, ctx.inverse_t).sub_(lse[part, None])
             p = logp.exp()
             if g_logprob is None:
@@ -116,8 +117,9 @@ class _Head(torch.autograd.Function):
         return d_hidden, d_weight, d_bias, None, None, None, None
 
 
-def _chunks(n: int, vocabulary: int) -> list[slice]:
-    size = max(16, CHUNK_BYTES // (4 * vocabulary))
+def _chunks(n: int, weight: Tensor) -> list[slice]:
+    budget = CPU_CHUNK_BYTES if weight.device.type == "cpu" else GPU_CHUNK_BYTES
+    size = max(16, budget // (4 * weight.shape[0]))
     return [slice(i, min(i + size, n)) for i in range(0, n, size)]
 
 

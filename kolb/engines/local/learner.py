@@ -16,7 +16,7 @@ from kolb.chat.templates import ChatTemplate
 from kolb.engines.base import LoraSpec, OptimizerSpec, Report, Stats
 from kolb.engines.local.head import HeadStats
 from kolb.engines.local.loading import save_folder
-from kolb.engines.local.model import LocalModel, clone_frozen
+from kolb.engines.local.model import LocalModel, adapter_name, clone_frozen
 from kolb.engines.local.sampler import LocalSampler
 from kolb.errors import NonFiniteError, PublishMismatchError, RunDirectoryError
 from kolb.terms.base import PINNED, TokenStats, mean_of, prepare
@@ -41,7 +41,7 @@ class LocalLearner:
         new_sampler: Callable[[Any, int], LocalSampler],
     ) -> None:
         self.model, self.name, self.spec, self.micro_tokens = model, name, optimizer, micro_tokens
-        self.lora, self.adapter = lora, name if lora else None
+        self.lora, self.adapter = lora, adapter_name(name) if lora else None
         self._new_sampler = new_sampler
         self._base = clone_frozen(model) if keep_base and not lora else None
         self.parameters: dict[str, nn.Parameter] = model.trainable(self.adapter)
@@ -204,9 +204,8 @@ class LocalLearner:
         for key, value in moments.items():
             kind, name = key.split(".", 1)
             parameter = self.parameters[name]
-            self.optimizer.state[parameter][kind] = (
-                value if kind == "step" else value.to(parameter.device)
-            )
+            # fused AdamW keeps its step count, too, beside the weights
+            self.optimizer.state[parameter][kind] = value.to(parameter.device)
         self.version = int(json.loads((path / "learner.json").read_text())["version"])
 
     def export(self, path: Path, *, merge: bool = False) -> None:

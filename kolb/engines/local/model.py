@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 import logging
+import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -29,6 +30,7 @@ from kolb.engines.local.loading import (
     load,
     silence_dropout,
 )
+from kolb.errors import RecipeError
 from kolb.types import Example
 
 log = logging.getLogger("kolb.engine")
@@ -65,10 +67,15 @@ class LocalModel:
         self.adapters: dict[str, Any] = {}
         self._adapted: list[Any] = []
         self._adapter: str | None = None
-        self.head: nn.Module = self.hf.get_output_embeddings()
+        self._samples_fast: bool | None = None
         self.is_fast = self.has_fused_head = fast
         if fast:
             self._probe()
+
+    @property
+    def head(self) -> Any:
+        """The output layer: a matrix, with or without a bias."""
+        return self.hf.get_output_embeddings()
 
     @property
     def vocabulary(self) -> int:
@@ -101,11 +108,17 @@ class LocalModel:
             lora_dropout=0.0,
             task_type="CAUSAL_LM",
         )
+        name = adapter_name(name)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", UserWarning
-            )  # several adapters on one model is what we mean
+            # Several adapters on one model is what we mean.
+            warnings.filterwarnings("ignore", message="Already found a `peft_config`")
             inject_adapter_in_model(config, self.hf, adapter_name=name)
+        ends = (self.head, self.hf.get_input_embeddings())
+        if any(isinstance(module, BaseTunerLayer) for module in ends):
+            raise RecipeError(
+                f"lora: targets = {lora.targets!r} adapts the embeddings or the output layer, which kolb computes by "
+                'itself; take "all-linear", which leaves them out, or train all weights'
+            )
         self.hf.to(self.device)
         self.adapters[name] = config
         self._adapted = [m for m in self.hf.modules() if isinstance(m, BaseTunerLayer)]
@@ -126,7 +139,9 @@ class LocalModel:
         """The parameters that a policy owns, by name: one adapter's, or all of a model without adapters."""
         if adapter is None:
             return dict(self.hf.named_parameters())
-        return {n: p for n, p in self.hf.named_parameters() if f".{adapter}." in n}
+        return {
+            n: p for n, p in self.hf.named_parameters() if ".lora_" in n and f".{adapter}." in n
+        }
 
     # ----------------------------------------------------------------------------------- evaluation
 
@@ -157,6 +172,7 @@ class LocalModel:
     ) -> tuple[FlatBatch, HeadStats]:
         """HeadStats for every weighted target of ``examples``, in the order of the batch. Under ``grad``
         the caller must run the backward inside ``keep_plan`` when layers are checkpointed."""
+        self._check_lengths(examples)
         batch = pack(examples, self.device)
         asked: dict[str, Any] = {"temperature": temperature, "entropy": entropy, "minp": minp}
         if not self.is_fast:
@@ -174,10 +190,25 @@ class LocalModel:
                 )
             return batch, _stats_from_logits(out.logits[0], batch.targets, **asked)
         states = self.hidden(batch.ids[None], batch.positions[None], plan)[0][batch.source]
-        head: Any = self.head
-        return batch, token_stats(
-            states, head.weight, getattr(head, "bias", None), batch.targets, **asked
-        )
+        # The sampler's head computes in the same precision.
+        weight, bias = self.head.weight.to(self.compute), getattr(self.head, "bias", None)
+        bias = None if bias is None else bias.to(self.compute)
+        return batch, token_stats(states.to(self.compute), weight, bias, batch.targets, **asked)
+
+    def _check_lengths(self, examples: Sequence[Example]) -> None:
+        longest = max((len(e.prompt_ids) + len(e.target_ids) for e in examples), default=0)
+        if longest > self.context_length:
+            raise RecipeError(
+                f"an example of {longest} tokens does not fit into the context of {self.context_length} tokens of "
+                f"{type(self.hf).__name__}; shorten the prompts or demonstrations, or take a model with a longer context"
+            )
+
+    @torch.no_grad()
+    def plain_logprobs(self, examples: Sequence[Example]) -> Tensor:
+        """Logprobs [N] of the weighted targets by the plain path, in the order of the batch."""
+        batch = pack(examples, self.device)
+        logits = self._padded_logits(examples, batch)
+        return _stats_from_logits(logits, batch.targets, temperature=1.0).logprobs
 
     @contextmanager
     def keep_plan(self, batch: FlatBatch) -> Iterator[None]:
@@ -220,17 +251,26 @@ class LocalModel:
 
     # ---------------------------------------------------------------------------------------- probe
 
+    def samples_fast(self, probe: Callable[[LocalModel], str]) -> bool:
+        """Whether rows with shared prompts may be sampled: ``probe`` (of ``rows``) is asked once."""
+        if self._samples_fast is None:
+            trouble = probe(self) if self.is_fast and self.has_fused_head else ""
+            if trouble:
+                log.warning(
+                    "%s: no fast sampling (%s); transformers' own cache is used, which is slower",
+                    type(self.hf).__name__,
+                    trouble,
+                )
+            self._samples_fast = self.is_fast and self.has_fused_head and not trouble
+        return self._samples_fast
+
     @torch.no_grad()
     def _probe(self) -> None:
         """Decides between the fast and the plain path on a few random tokens with a shared prompt."""
-        examples = _probe_examples(self.vocabulary, self.context_length)
-        batch = pack(examples, self.device)
-        plain = _stats_from_logits(
-            self._padded_logits(examples, batch), batch.targets, temperature=1.0
-        ).logprobs
-        tolerance = PROBE_TOLERANCE[self.compute]
-        reasons = []
-        for fused in (True, False):
+        reasons = [reason] if (reason := beyond_the_probe(self.hf.config.get_text_config())) else []
+        examples = probe_examples(self.vocabulary, self.context_length)
+        plain = self.plain_logprobs(examples)
+        for fused in (True, False) if not reasons else ():
             self.has_fused_head = fused
             try:
                 fast = self.stats(examples)[1].logprobs
@@ -238,7 +278,7 @@ class LocalModel:
                 reasons.append(str(error).splitlines()[0])
                 continue
             difference = float((fast - plain).abs().max())
-            if difference <= tolerance:
+            if difference <= PROBE_TOLERANCE[self.compute]:
                 if not fused:
                     log.warning(
                         "%s: logits are more than a matrix product here, so the fused head is not used (%s)",
@@ -247,7 +287,7 @@ class LocalModel:
                     )
                 return
             reasons.append(f"logprobs differ by {difference:.2g}")
-        self.is_fast = False
+        self.is_fast = self.has_fused_head = False
         log.warning(
             "%s: no fast path (%s); the plain padded path is used, which is slower",
             type(self.hf).__name__,
@@ -255,7 +295,28 @@ class LocalModel:
         )
 
 
-def _probe_examples(vocabulary: int, context: int) -> list[Example]:
+KNOWN_LAYERS = {"full_attention", "sliding_attention"}
+LENGTH_DEPENDENT_ROPE = {"longrope", "dynamic"}
+
+
+def beyond_the_probe(config: Any) -> str:
+    """What a probe of a few tokens cannot see, in words: attention in chunks, and rotary positions that
+    depend on the longest sequence of a batch, so that examples packed together would change each other."""
+    layers = set(getattr(config, "layer_types", None) or ()) - KNOWN_LAYERS
+    if layers:
+        return f"layers of type {', '.join(sorted(map(str, layers)))}"
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    kinds = [rope, *(v for v in rope.values() if isinstance(v, dict))]
+    found = {str(k.get("rope_type", k.get("type", ""))) for k in kinds} & LENGTH_DEPENDENT_ROPE
+    return f"rotary positions of type {', '.join(sorted(found))}" if found else ""
+
+
+def adapter_name(policy: str) -> str:
+    """A policy's adapter inside the model: no name that a module of the model could have."""
+    return "policy_" + re.sub(r"\W", "_", policy)
+
+
+def probe_examples(vocabulary: int, context: int) -> list[Example]:
     """Two continuations of one prompt and a longer lone sequence, seeded."""
     rng = np.random.default_rng(0)
     size = max(4, min(24, context // 2))
@@ -296,5 +357,4 @@ def clone_frozen(model: LocalModel) -> LocalModel:
     """A copy whose weights never move: the reference of a fully trained policy."""
     twin = copy.copy(model)
     twin.hf = copy.deepcopy(model.hf).requires_grad_(False)
-    twin.head = twin.hf.get_output_embeddings()
     return twin

@@ -8,9 +8,11 @@ is for architectures without a fast path: transformers' own cache, rows of equal
 from __future__ import annotations
 
 import inspect
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -31,10 +33,6 @@ class Parked:
     suffix: KV
     length: int
 
-    @property
-    def nbytes(self) -> int:
-        return sum(t.nbytes for pair in self.suffix for t in pair)
-
 
 @dataclass
 class Parking:
@@ -45,8 +43,10 @@ class Parking:
     budget: int
     rows: OrderedDict[bytes, Parked] = field(default_factory=OrderedDict)
     used: int = 0
+    """Bytes of suffixes, and of each prompt that some parked row needs, once."""
     tried: int = 0
     resumed: int = 0
+    _held: Counter[Prompt] = field(default_factory=Counter)
 
     TRIAL = 256
 
@@ -56,21 +56,32 @@ class Parking:
 
     def put(self, tokens: bytes, row: Parked) -> None:
         self.tried += 1
-        if (same := self.rows.pop(tokens, None)) is not None:
-            self.used -= same.nbytes
-        self.used += row.nbytes
+        self._remove(tokens)
         self.rows[tokens] = row
+        self._held[row.prompt] += 1
+        self.used += nbytes(row.suffix)
+        if self._held[row.prompt] == 1:
+            self.used += nbytes(row.prompt.kv)
         while self.used > self.budget and self.rows:
-            self.used -= self.rows.popitem(last=False)[1].nbytes
+            self._remove(next(iter(self.rows)))
 
     def take(self, ids: Ids) -> Parked | None:
         """The parked row that covers the longest beginning of ``ids``, at least one token short of all."""
         for size in sorted({len(key) for key in self.rows}, reverse=True):
-            if size < ids.nbytes and (row := self.rows.pop(ids[: size // 4].tobytes(), None)):
-                self.used -= row.nbytes
+            if size < ids.nbytes and (row := self._remove(ids[: size // 4].tobytes())):
                 self.resumed += 1
                 return row
         return None
+
+    def _remove(self, tokens: bytes) -> Parked | None:
+        if (row := self.rows.pop(tokens, None)) is None:
+            return None
+        self.used -= nbytes(row.suffix)
+        self._held[row.prompt] -= 1
+        if not self._held[row.prompt]:
+            del self._held[row.prompt]
+            self.used -= nbytes(row.prompt.kv)
+        return row
 
     def rest(self) -> None:
         """The sampler has nothing to do: the next tasks may be of another kind, and are tried anew."""
@@ -78,8 +89,13 @@ class Parking:
 
     def clear(self) -> None:
         self.rows.clear()
+        self._held.clear()
         self.used = 0
         self.rest()
+
+
+def nbytes(kv: KV) -> int:
+    return sum(t.nbytes for pair in kv for t in pair)
 
 
 class FastRows:
@@ -88,7 +104,8 @@ class FastRows:
     def __init__(self, model: LocalModel, parking: Parking, max_prefill_tokens: int) -> None:
         self.model, self.parking, self.max_prefill_tokens = model, parking, max_prefill_tokens
         self.context = Context()
-        self.prompts: dict[bytes, Prompt] = {}
+        self.prompts: WeakValueDictionary[bytes, Prompt] = WeakValueDictionary()
+        """Every prompt that a row or a parked row still holds: asked again, it is not computed again."""
 
     @property
     def count(self) -> int:
@@ -135,38 +152,45 @@ class FastRows:
         self.context.drop(row)
 
     def rest(self) -> None:
-        """Nothing is waiting: prompts and buffers that no row uses any more are let go."""
-        self.prompts.clear()
+        """Nothing is waiting: the buffers are let go."""
         self.context = Context()
         self.parking.rest()
 
     def _prefill(self, prompts: Sequence[Ids], rooms: Sequence[int]) -> Tensor:
-        known: dict[bytes, Tensor] = {}
-        new: dict[bytes, Ids] = {}
-        for ids in prompts:
-            new.setdefault(ids.tobytes(), ids)
-        for part in _cut(list(new.values()), self.max_prefill_tokens):
+        known = {ids.tobytes(): self.prompts.get(ids.tobytes()) for ids in prompts}
+        new = {ids.tobytes(): ids for ids in prompts if known[ids.tobytes()] is None}
+        for part in _cut([(ids, len(ids)) for ids in new.values()], self.max_prefill_tokens):
             known.update(self._prefill_some(part))
-        for ids, room in zip(prompts, rooms, strict=True):
-            self.context.add(self.prompts[ids.tobytes()], None, 0, room)
-        return torch.stack([known[ids.tobytes()] for ids in prompts])
+        found = [prompt for ids in prompts if (prompt := known[ids.tobytes()]) is not None]
+        for prompt, room in zip(found, rooms, strict=True):
+            self.context.add(prompt, None, 0, room)
+        return torch.stack([prompt.logits for prompt in found])
 
-    def _prefill_some(self, prompts: Sequence[Ids]) -> dict[bytes, Tensor]:
-        """Keys and values of distinct prompts in one flat forward; the logits after each."""
+    def _prefill_some(self, prompts: Sequence[Ids]) -> dict[bytes, Prompt]:
+        """Keys, values and the logits that follow, of distinct prompts in one flat forward."""
         batch, places = pack_prompts(prompts, self.model.device)
         plan = FlatPlan(batch, capture=True)
         hidden = self.model.hidden(batch.ids[None], batch.positions[None], plan)[0]
-        logits = self.model.logits(
-            hidden[torch.tensor([p.start + p.length - 1 for p in places], device=hidden.device)]
-        )
+        last = torch.tensor([p.start + p.length - 1 for p in places], device=hidden.device)
         layers = [plan.kept[i] for i in sorted(plan.kept)]
-        for ids, place in zip(prompts, places, strict=True):
+        made: dict[bytes, Prompt] = {}
+        for ids, place, logits in zip(
+            prompts, places, self.model.logits(hidden[last]), strict=True
+        ):
             span = slice(place.start, place.start + place.length)
             kv = [(k[:, span].clone(), v[:, span].clone()) for k, v in layers]
-            self.prompts[ids.tobytes()] = Prompt(ids.tobytes(), place.length, kv)
-        return {ids.tobytes(): row for ids, row in zip(prompts, logits, strict=True)}
+            made[ids.tobytes()] = Prompt(place.length, kv, logits.clone())
+        self.prompts.update(made)
+        return made
 
     def _resume(self, rows: Sequence[tuple[Ids, int, Parked]]) -> Tensor:
+        logits = []
+        fed = [(row, len(row[0]) - row[2].prompt.length - row[2].length) for row in rows]
+        for part in _cut(fed, self.max_prefill_tokens):
+            logits.append(self._resume_some(part))
+        return torch.cat(logits)
+
+    def _resume_some(self, rows: Sequence[tuple[Ids, int, Parked]]) -> Tensor:
         low = self.count
         chunks = []
         for ids, room, parked in rows:
@@ -184,6 +208,8 @@ class FastRows:
         """Feeds ``tokens`` [B, N] (padded on the right) to the rows low..high; logits after each row's last."""
         plan = DecodePlan(self.context, low, high, counts, self.model.device)
         positions = (plan.prompt_lengths + plan.starts)[:, None] + plan.step
+        # Padding of shorter rows may run over the end of a table of learned positions.
+        positions = positions.clamp(max=self.model.context_length - 1)
         hidden = self.model.hidden(tokens, positions, plan)
         for row, count in zip(range(low, high), counts, strict=True):
             self.context.lengths[row] += count
@@ -196,16 +222,17 @@ class FastRows:
 
 
 class PlainRows:
-    """Rows on transformers' own cache: equal prompt lengths, no refill before all have ended."""
+    """Rows on transformers' own cache: equal prompt lengths, no refill before all have ended. A model
+    whose forward takes no cache of the common kind is given the whole sequence at every step."""
 
     def __init__(self, model: LocalModel) -> None:
         self.model = model
         names = inspect.signature(model.hf.forward).parameters
-        self.keyword = "cache" if "cache" in names else "past_key_values"
+        self.keyword = next((n for n in ("cache", "past_key_values") if n in names), "")
+        self.takes_positions = "position_ids" in names
         self.cache: object = None
         self.alive: list[int] = []
-        self.width = 0
-        self.length = 0
+        self.fed = torch.zeros(0, 0, dtype=torch.long)
 
     @property
     def count(self) -> int:
@@ -218,16 +245,15 @@ class PlainRows:
         return same.index(False) if False in same else len(same)
 
     def admit(self, prompts: Sequence[Ids], rooms: Sequence[int]) -> tuple[list[int], Tensor]:
-        self.width, self.length, self.cache = len(prompts), 0, None
-        self.alive = list(range(self.width))
+        self.cache, self.alive = None, list(range(len(prompts)))
+        self.fed = torch.zeros(len(prompts), 0, dtype=torch.long)
         return list(self.alive), self._forward(torch.as_tensor(np.stack(prompts).astype(np.int64)))
 
     def step(self, tokens: Sequence[int]) -> Tensor:
-        fed = torch.zeros(
-            self.width, 1, dtype=torch.long
-        )  # ended rows are fed anything: rows do not mix
-        fed[torch.tensor(self.alive), 0] = torch.tensor(tokens)
-        return self._forward(fed)[torch.tensor(self.alive, device=self.model.device)]
+        # Ended rows are fed anything: rows do not mix.
+        new = torch.zeros(len(self.fed), 1, dtype=torch.long)
+        new[torch.tensor(self.alive), 0] = torch.tensor(tokens)
+        return self._forward(new)[torch.tensor(self.alive, device=self.model.device)]
 
     def drop(self, row: int, tokens: bytes | None) -> None:
         self.alive[row] = self.alive[-1]
@@ -236,34 +262,78 @@ class PlainRows:
     def rest(self) -> None:
         self.cache, self.alive = None, []
 
-    def _forward(self, ids: Tensor) -> Tensor:
-        ids = ids.to(self.model.device)
-        position = torch.arange(self.length, self.length + ids.shape[1], device=ids.device)[
-            None
-        ].expand_as(ids)
-        mask = torch.ones(
-            ids.shape[0], self.length + ids.shape[1], dtype=torch.long, device=ids.device
-        )
+    def _forward(self, new: Tensor) -> Tensor:
+        before = self.fed.shape[1] if self.keyword else 0
+        self.fed = torch.cat([self.fed, new], dim=1)
+        ids = (new if self.keyword else self.fed).to(self.model.device)
+        # Rows of equal length need no mask; a recurrent model takes one only for what it is fed.
+        options: dict[str, object] = {"attention_mask": torch.ones_like(ids)} if not before else {}
+        if self.takes_positions:
+            places = torch.arange(before, self.fed.shape[1], device=ids.device)
+            options["position_ids"] = places[None].expand_as(ids)
+        if self.keyword:
+            options |= {"use_cache": True, self.keyword: self.cache}
         with self.model.plain_attention(), self.model.autocast():
-            out = self.model.hf(
-                input_ids=ids,
-                position_ids=position,
-                attention_mask=mask,
-                use_cache=True,
-                **{self.keyword: self.cache},
-            )
-        self.cache = getattr(out, self.keyword)
-        self.length += ids.shape[1]
+            out = self.model.hf(input_ids=ids, **options)
+        if self.keyword:
+            self.cache = getattr(out, self.keyword)
         return out.logits[:, -1].float()
 
 
-def _cut(prompts: Sequence[Ids], max_tokens: int) -> list[list[Ids]]:
-    parts: list[list[Ids]] = []
-    size = max_tokens
-    for ids in prompts:
-        if size + len(ids) > max_tokens:
+@torch.no_grad()
+def probe(model: LocalModel) -> str:
+    """What is wrong with ``FastRows`` for this model, in words; empty where a shared prompt, a refill, steps
+    and a resumed row all give the logprobs of the plain path."""
+    from kolb.engines.local.model import PROBE_TOLERANCE, probe_examples
+
+    shared, _, again = probe_examples(model.vocabulary, model.context_length)
+    if len(again.target_ids) < 4:
+        return ""  # a context too short to probe in
+    rows = FastRows(model, Parking(budget=2**30), 2**20)
+    seen: list[list[Tensor]] = [[], []]
+    try:
+        model.use(None)
+        _, logits = rows.admit([shared.prompt_ids, again.prompt_ids], [8, 8])
+        for step in range(3):
+            tokens = [int(shared.target_ids[step]), int(again.target_ids[step])]
+            for row, token in enumerate(tokens):
+                seen[row].append(torch.log_softmax(logits[row], -1)[token])
+            logits = rows.step(tokens)
+        covered = np.concatenate([shared.prompt_ids, shared.target_ids[:3]])
+        rows.drop(0, covered.tobytes())
+        longer = np.concatenate([shared.prompt_ids, shared.target_ids])[: len(covered) + 1]
+        _, logits = rows.admit([longer], [8])
+        following = np.append(shared.target_ids[:4], shared.target_ids[0]).astype(np.int32)
+        seen[0] += [torch.log_softmax(logits[0], -1)[int(following[4])]]
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        return str(error).splitlines()[0]
+    expected = model.plain_logprobs(
+        [
+            replace(
+                shared, target_ids=following, weights={"p": np.array([1, 1, 1, 0, 1], np.float32)}
+            ),
+            replace(again, target_ids=again.target_ids[:3], weights={"p": np.ones(3, np.float32)}),
+        ]
+    )
+    difference = float((torch.stack([*seen[0], *seen[1]]) - expected).abs().max())
+    return (
+        ""
+        if difference <= PROBE_TOLERANCE[model.compute]
+        else f"logprobs differ by {difference:.2g}"
+    )
+
+
+T = TypeVar("T")
+
+
+def _cut(items: Sequence[tuple[T, int]], most: int) -> list[list[T]]:
+    """The items in order, in parts whose padded size (number times the largest) is at most ``most``."""
+    parts: list[list[T]] = []
+    widest = 0
+    for item, size in items:
+        widest = max(widest, size)
+        if not parts or (len(parts[-1]) + 1) * widest > most:
             parts.append([])
-            size = 0
-        parts[-1].append(ids)
-        size += len(ids)
+            widest = size
+        parts[-1].append(item)
     return parts

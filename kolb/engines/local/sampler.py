@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,16 +20,16 @@ from torch import Tensor
 from kolb.chat.templates import ChatTemplate
 from kolb.engines.base import as_ids
 from kolb.engines.local.model import LocalModel
-from kolb.engines.local.rows import FastRows, Parking, PlainRows
-from kolb.errors import SamplerError, StaleSamplerError
+from kolb.engines.local.rows import FastRows, Parking, PlainRows, probe
+from kolb.errors import KolbError, SamplerError, StaleSamplerError
 from kolb.types import Completion, Example, Floats, Ids, Message, SamplingParams
 
 TURNS_OF_THE_LOOP = 6
 """How often the event loop runs between steps after a row has ended: enough for a woken episode to hear its
 environment, release a place to the next one, and ask again."""
 
-STOP_TAIL_TOKENS = 32
-"""How many of the last tokens are decoded to look for stop strings."""
+STOP_TAIL_SLACK = 8
+"""Stop strings are looked for in the text of as many last tokens as the longest has bytes, and these more."""
 
 
 @dataclass(eq=False)
@@ -58,9 +58,11 @@ class Decoder:
         max_rows: int,
         max_prefill_tokens: int,
     ) -> None:
-        self.model, self.adapter, self.max_rows = model, adapter, max_rows
-        is_fast = model.is_fast and model.has_fused_head
-        self.rows = FastRows(model, parking, max_prefill_tokens) if is_fast else PlainRows(model)
+        self.model, self.adapter, self.max_rows, self.parking = model, adapter, max_rows, parking
+        fast = model.samples_fast(probe)
+        self.rows = FastRows(model, parking, max_prefill_tokens) if fast else PlainRows(model)
+        self.check: Callable[[], None] = lambda: None
+        """Raises when the weights are no longer those that this decoder samples from."""
         self.waiting: list[Request] = []
         self.arriving: list[Request] = []
         self.active: list[Request] = []
@@ -110,14 +112,17 @@ class Decoder:
         """Tells every caller, and starts again from nothing."""
         for request in (*self.waiting, *self.arriving, *self.active):
             if not request.future.done():
-                failure = SamplerError(f"sampling failed: {error!r}")
-                failure.__cause__ = error
+                failure: Exception = error
+                if not isinstance(error, KolbError):
+                    failure = SamplerError(f"sampling failed: {error!r}")
+                    failure.__cause__ = error
                 request.future.set_exception(failure)
         self.waiting, self.arriving, self.active = [], [], []
         self.rows.rest()
 
     def _advance(self) -> bool:
         """Admits who waits and gives every row one token; True when some row ended."""
+        self.check()
         self.model.use(self.adapter)
         self._forget_cancelled()
         finished = False
@@ -172,7 +177,8 @@ class Decoder:
         if request.tokens[-1] in self.model.template.end_ids:
             return "stop"
         if request.params.stop:
-            tail = self.model.template.decode(request.tokens[-STOP_TAIL_TOKENS:])
+            size = max(len(s.encode()) for s in request.params.stop) + STOP_TAIL_SLACK
+            tail = self.model.template.decode(request.tokens[-size:])
             if any(s in tail for s in request.params.stop):
                 return "stop"
         return "length" if len(request.tokens) >= len(request.uniforms) else ""
@@ -229,6 +235,7 @@ class LocalSampler:
 
     def __init__(self, decoder: Decoder, owner: Any, version: int) -> None:
         self._decoder, self._owner, self.version = decoder, owner, version
+        decoder.check = self._check
 
     @property
     def template(self) -> ChatTemplate:
@@ -253,6 +260,9 @@ class LocalSampler:
                 await asyncio.gather(*(self._decoder.complete(ids, params, s) for s in seeds))
             )
         return [replace(c, version=self.version) for c in done]
+
+    def rest(self) -> None:
+        self._decoder.parking.clear()
 
     def sample_now(self, prompt: Ids, params: SamplingParams) -> Completion:
         """One completion without an event loop: what publication probes with."""
