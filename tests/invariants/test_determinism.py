@@ -14,6 +14,7 @@ import torch
 from safetensors.numpy import load_file
 
 from kolb.engines.base import LoraSpec, ModelSpec, OptimizerSpec
+from kolb.engines.local.decode import Prompt
 from kolb.engines.local.rows import Parked, Parking
 from kolb.engines.torch_local import TorchLocal
 from kolb.envs.base import SingleUse
@@ -273,10 +274,11 @@ def test_a_first_stage_of_one_turn_leaves_no_trace_in_how_the_second_is_computed
 
 def test_parking_the_same_tokens_again_counts_their_memory_once() -> None:
     kv = [(torch.zeros(1, 4, 8), torch.zeros(1, 4, 8))]
+    prompt = Prompt(4, kv, torch.zeros(3))
     parking = Parking(budget=10_000)
     for _ in range(100):
-        parking.put(b"same", Parked(None, kv, 4))  # type: ignore[arg-type]
-    assert parking.used == 256
+        parking.put(b"same", Parked(prompt, kv, 4))
+    assert parking.used == 256 + 256
     assert list(parking.rows) == [b"same"]
 
 
@@ -335,21 +337,20 @@ class StopBeforeStep:
 def test_what_an_evaluation_left_in_the_sampler_does_not_reach_the_next_step(
     tokenizer: str, tmp_path: Path
 ) -> None:
-    made = recipe(
-        tokenizer,
-        stage(
-            Grpo(group_size=24),
-            "rl",
-            4,
-            source=OneTask(),
-            tasks_per_step=1,
-            sampling=SamplingParams(
-                max_tokens=6, temperature=0.35, stop=tuple("abcdefgh 0123456789")
-            ),
-            evaluation=Evaluation(every=1, episodes=0, samples=48, temperature=1.0),
+    learning = stage(
+        Grpo(group_size=24),
+        "g",
+        4,
+        source=OneTask(),
+        tasks_per_step=1,
+        sampling=SamplingParams(
+            max_tokens=6, temperature=0.35, stop=tuple("abcdefgh ABCDEFGH0123456789")
         ),
+        evaluation=Evaluation(every=1, episodes=0, samples=48, temperature=1.0),
     )
-    made = replace(made, checkpoints=CheckpointSpec(every=1, keep=0))
+    model = ModelSpec(build={**BUILD, "initializer_range": 0.3}, tokenizer=tokenizer, seed=1)
+    policy = PolicySpec(model, None, OptimizerSpec(lr=1e-3))
+    made = Recipe("same", {"agent": policy}, (learning,), checkpoints=CheckpointSpec(1, 0))
     run(made, tmp_path / "whole", engine=engine())
     with pytest.raises(InterruptedError):
         run(made, tmp_path / "halves", engine=engine(), observer=StopBeforeStep(3))
