@@ -30,7 +30,7 @@ test: .venv/.installed-dev  ## every test
 	$(PYTEST)
 
 test-fast: .venv/.installed-dev  ## every test that is not slow
-	$(PYTEST) -m 'not slow'
+	$(PYTEST) -m 'not slow and not network'
 
 lint: .venv/.installed-dev  ## style, format, types
 	.venv/bin/ruff check .

@@ -10,14 +10,14 @@ import shlex
 import textwrap
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
-from kolb import loop, recipe
+from kolb import loop, plugins, recipe
 from kolb.cli import app
 from kolb.engines.base import LoraSpec, ModelSpec, OptimizerSpec
 from kolb.engines.scripted import Scripted
@@ -25,6 +25,7 @@ from kolb.engines.torch_local import TorchLocal
 from kolb.envs.dataset import Dataset
 from kolb.envs.grid_text import GridText
 from kolb.envs.gym_text import GymText
+from kolb.methods import erl
 from kolb.methods.grpo import Grpo
 from kolb.methods.imitation import Imitation
 from kolb.models.prepare import TokenizerTraining
@@ -196,9 +197,11 @@ TABLES: dict[str, Any] = {
     "[stages.evaluation]": Evaluation,
     "[stages.limits]": Limits,
     'method = "grpo"': Grpo,
+    'method = "erl"': erl.METHOD,
+    "[stages.method.prompts]": erl.METHOD.prompts,
     'method = "imitation"': Imitation,
-    'use = "kolb.terms.policy_gradient.PolicyGradient"': PolicyGradient,
-    'use = "kolb.terms.cross_entropy.CrossEntropy"': CrossEntropy,
+    'use = "policy_gradient"': PolicyGradient,
+    'use = "cross_entropy"': CrossEntropy,
     'use = "kl"': KLToReference,
     'use = "entropy"': Entropy,
     'engine = "torch_local"': TorchLocal,
@@ -221,8 +224,11 @@ def guide_tables() -> dict[str, dict[str, str]]:
     }
 
 
-def defaults(cls: type) -> dict[str, Any]:
-    return {name: p.default for name, p in inspect.signature(cls).parameters.items()}
+def defaults(given: Any) -> dict[str, Any]:
+    """Of a class, or of an instance that a recipe's table is laid over."""
+    if not isinstance(given, type):
+        return {f.name: getattr(given, f.name) for f in fields(given)}
+    return {name: p.default for name, p in inspect.signature(given).parameters.items()}
 
 
 @pytest.mark.parametrize("title", list(TABLES))
@@ -253,6 +259,26 @@ def test_the_guide_lists_every_key_of_the_tables_that_recipes_read_by_hand() -> 
     assert set(written) == known
 
 
+PRESET = re.compile(r'^\| `"kolb\.methods\.erl\.(?P<name>\w+)"` \| (?P<sets>.+) \|$', re.M)
+
+
+def test_the_guide_lists_every_variant_of_erl_with_what_it_sets() -> None:
+    text = (ROOT / "docs" / "guide" / "recipes.md").read_text(encoding="utf-8")
+    written = {row["name"]: row["sets"] for row in PRESET.finditer(text)}
+    presets = {n: v for n, v in vars(erl).items() if isinstance(v, erl.Erl) and n != "METHOD"}
+    assert set(written) == set(presets)
+    for name, sets in written.items():
+        values = tomllib.loads("\n".join(re.findall(r"`(.+?)`", sets)))
+        changes = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        assert replace(erl.METHOD, **changes) == presets[name], name
+
+
+def test_the_guide_names_every_term_by_its_short_name() -> None:
+    modules = {p.stem for p in (ROOT / "kolb" / "terms").glob("*.py")} - {"__init__", "base"}
+    for name in modules:
+        assert plugins.load(name, "kolb.terms", "TERM") is TABLES[f'use = "{name}"']
+
+
 # ------------------------------------------------------------------------------------------ metrics
 
 RUNS = """
@@ -279,10 +305,14 @@ terms = ["entropy"]
   at_start = true
   episodes = 4
   samples = 2
+[[stages]]
+name = "reflect"
+method = "erl"
+steps = 2
 """
-ONLY_SOMETIMES = {"library/version", "library/size", "eval/errors/BOUNDARY", "entropy/mean"}
-"""Of the glossary: what needs a method that edits, an evaluation in which something breaks, or an engine with
-a distribution (the scripted one has none)."""
+ONLY_SOMETIMES = {"eval/errors/BOUNDARY", "entropy/mean"}
+"""Of the glossary: what needs an evaluation in which something breaks, or an engine with a distribution (the
+scripted one has none)."""
 
 PLACEHOLDERS = {
     "POLICY": "agent",
@@ -305,7 +335,8 @@ def pattern(name: str) -> re.Pattern[str]:
 
 def metrics_of_a_run(folder: Path) -> set[str]:
     def answer(messages: Any, seed: int) -> str:
-        return str(1 + seed % 4)
+        is_reflector = messages[0]["content"] == erl.METHOD.prompts.reflector
+        return "<prompt>Guess again.</prompt>" if is_reflector else str(1 + seed % 4)
 
     loop.run(recipe.parse(tomllib.loads(RUNS)), folder, engine=Scripted(answer))
     lines = RunDirectory.open(folder).metrics()
