@@ -37,6 +37,8 @@ class PolicyReport:
     skipped: list[tuple[NonFiniteError, list[Example]]] = field(default_factory=list)
     outcomes: list[bool] = field(default_factory=list)
     """For each optimiser step, in order, whether it was taken."""
+    too_long: int = 0
+    """Examples that were left out because the model's context cannot hold them."""
 
     def metrics(self, ending: str = "") -> dict[str, float]:
         """Losses are means over the optimiser steps. ``ending`` tells policies apart where several learn."""
@@ -48,6 +50,7 @@ class PolicyReport:
             metrics[f"grad_norm/{self.policy}"] = math.fsum(self.grad_norms) / done
         metrics[f"updates/{self.policy}"] = len(self.grad_norms)
         metrics[f"examples/{self.policy}"] = self.examples
+        metrics[f"examples/too_long/{self.policy}"] = self.too_long
         return metrics
 
 
@@ -95,12 +98,14 @@ def update_policy(
 
     An update that is not finite is skipped and reported; the weights then are as before it. Examples
     that no term can learn from (a policy gradient from advantages of 0, say) stand in the denominators and
-    are computed no further, so the report may be empty.
+    are computed no further, so the report may be empty. Those that are longer than the learner's context are
+    left out and counted.
     """
-    examples = [e for e in examples if e.has_weight]
+    weighted = [e for e in examples if e.has_weight]
+    policy = weighted[0].policy if weighted else ""
+    examples = [e for e in weighted if length(e) <= learner.context_length]
     useful = sum(is_useful(e, stage) for e in examples)
-    policy = examples[0].policy if examples else ""
-    result = PolicyReport(policy, lr, useful)
+    result = PolicyReport(policy, lr, useful, too_long=len(weighted) - len(examples))
     if not useful:
         return result
     temperature = training_temperature(stage)
@@ -118,6 +123,10 @@ def update_policy(
             result.skipped.append((error, batch))
             result.outcomes.append(False)
     return result
+
+
+def length(example: Example) -> int:
+    return len(example.prompt_ids) + len(example.target_ids)
 
 
 def is_useful(example: Example, stage: Stage) -> bool:

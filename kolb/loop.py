@@ -152,5 +152,6 @@ async def take_stock(
     evaluation = await evaluate(
         stage, stage.evaluation, running.samplers, running.library, step=running.at.step
     )
+    running.note_failure(evaluation.groups, f"evaluation after step {running.at.step}")
     result.evaluations.append((running.at.step, evaluation))
     return evaluation.metrics(area)

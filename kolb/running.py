@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from kolb.credit.group_stats import failure_metrics, first_failure
 from kolb.engines.base import Engine, Learner, Sampler
 from kolb.errors import NonFiniteError, RecipeError, RunDirectoryError, TooManyFailuresError
 from kolb.learning import PolicyReport, dump_batch, learning_rate, update_policy
@@ -89,6 +90,7 @@ class Running:
         self.library = ExperienceLibrary()
         self.at = Position()
         self._recorded_library = 0
+        self._has_told_of_failures = False
 
     # -------------------------------------------------------------------------- opening, restoring
 
@@ -157,6 +159,20 @@ class Running:
             self.listeners.note(str(error))
             self.save(stage)
             raise
+        self.note_failure(groups, f"step {self.at.step + 1}")
+
+    def note_failure(self, groups: Sequence[Group], where: str) -> None:
+        """Tells of the first episode that breaks; the later ones are only counted."""
+        first = first_failure(groups)
+        if first is None or self._has_told_of_failures:
+            return
+        self._has_told_of_failures = True
+        episode, failure = first
+        self.listeners.note(
+            f"{where}: an episode broke and is left out: task {episode.task_id!r}, index {episode.index}, at "
+            f"the {failure.boundary} boundary: {failure.message} (later ones are counted as broken; "
+            f"`kolb view {self.directory.path}` shows them)"
+        )
 
     def learn(self, stage: Stage, update: Update, groups: Sequence[Group]) -> list[PolicyReport]:
         """All optimiser steps of this step, policy by policy. Only policies in ``learn`` move."""
@@ -167,6 +183,11 @@ class Running:
             seed = derive_seed(self.recipe.seed, stage.name, self.at.step + 1, policy, "batches")
             report = update_policy(self.learners[policy], examples, stage, lr=lr, seed=seed)
             self._note_skipped(report, policy, stage)
+            if report.too_long:
+                self.listeners.note(
+                    f"step {self.at.step + 1}: {report.too_long} examples of {policy!r} are longer than its context of "
+                    f"{self.learners[policy].context_length} tokens and were left out"
+                )
             if report.examples:
                 reports.append(report)
         if stage.learn:
@@ -228,7 +249,8 @@ class Running:
     def metrics_of(
         self, stage: Stage, update: Update, reports: Sequence[PolicyReport], world: LiveWorld
     ) -> dict[str, float]:
-        metrics = dict(update.metrics)
+        # Failures are counted whatever the method measures.
+        metrics = failure_metrics(update.groups) | update.metrics
         for report in reports:
             metrics |= report.metrics(f"/{report.policy}" if len(stage.learn) > 1 else "")
         metrics |= {f"tokens/{policy}": world.tokens[policy] for policy in sorted(world.tokens)}

@@ -185,6 +185,10 @@ class Learner(Protocol):
     def version(self) -> int: ...
     @property
     def template(self) -> Template | None: ...
+    @property
+    def context_length(self) -> int:
+        """Tokens of the longest example that the weights can take."""
+        ...
 
     def forward(
         self,

@@ -167,6 +167,10 @@ class ScriptedLearner:
     def template(self) -> ScriptedTemplate | None:
         return ScriptedTemplate() if self.engine.gives_tokens else None
 
+    @property
+    def context_length(self) -> int:
+        return self.engine.context_window or 2**31
+
     def forward(
         self,
         examples: Sequence[Example],

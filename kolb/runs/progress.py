@@ -21,6 +21,9 @@ PLAIN_EVERY_S = 5.0
 RECENT_STEPS = 20
 """Time left is judged by this many steps, so that a change of stage is soon noticed."""
 
+ERRORS = ("errors", "eval_start/errors", "eval/errors")
+"""Areas of metrics that count broken episodes."""
+
 
 class Progress:
     """Progress over ``total_steps``; use it as a context manager, and call ``step`` after each step.
@@ -45,6 +48,7 @@ class Progress:
         self._shown_at = -math.inf
         self._stage = ""
         self._evaluated: float | None = None
+        self._broken = 0.0
 
     def __enter__(self) -> Self:
         self._try(self._open)
@@ -91,13 +95,16 @@ class Progress:
 
     def _facts(self, metrics: Mapping[str, float]) -> list[str]:
         """Only what is known: reward and success of what was sampled (of an expert's, the loss says more), the
-        last evaluation, speed."""
+        mean outcome of the last evaluation, how many episodes broke so far, speed."""
         seconds = self._times[-1][1] - self._times[-2][1]
         reward = _number(metrics, "reward/mean")
         success = _number(metrics, "success/mean")
         tokens = _number(metrics, "tokens/sampled")
         # Evaluation comes now and then; its last word stays on show.
-        self._evaluated = _number(metrics, "eval/success", self._evaluated)
+        self._evaluated = _number(metrics, "eval/mean", self._evaluated)
+        self._broken += sum(
+            _number(metrics, name, 0.0) for name in metrics if name.rpartition("/")[0] in ERRORS
+        )
         losses = [
             f"loss {value:.3f}" for name, value in metrics.items() if name.startswith("loss/")
         ]
@@ -105,7 +112,8 @@ class Progress:
         earned += [f"success {success:.0%}"] if success is not None else []
         facts = [
             *(losses[:1] if tokens == 0 else earned),
-            f"eval {self._evaluated:.0%}" if self._evaluated is not None else "",
+            f"eval {self._evaluated:.3f}" if self._evaluated is not None else "",
+            f"broken {self._broken:.0f}" if self._broken else "",
             f"{tokens / seconds:,.0f} tok/s" if tokens and seconds > 0 else "",
         ]
         return [fact for fact in facts if fact]

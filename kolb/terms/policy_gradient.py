@@ -24,7 +24,7 @@ class PolicyGradient:
 
     PPO's clipped surrogate (arXiv:1707.06347, equation 7); two different bounds are Clip-Higher
     (arXiv:2503.14476, section 3.1). A ratio is never below 0, so ``clip_low=1`` leaves that side open;
-    ``clip_high=inf`` leaves the other. ``dual_clip`` = c caps the loss of a token with A < 0 at ``-A c``
+    ``clip_high=inf`` leaves the other. ``dual_clip`` = c (0 or None: none) caps the loss of a token with A < 0 at ``-A c``
     (arXiv:1912.09729), so that one token that became much likelier cannot own the step. Tokens with
     ``extras["unclipped"]`` above 0 keep ``-A r``, untouched by any clip.
 
@@ -49,10 +49,15 @@ class PolicyGradient:
     reads: ClassVar[frozenset[str]] = frozenset({"advantages"})
 
     def __post_init__(self) -> None:
-        for what, lowest in (("clip_low", 0), ("clip_high", 0), ("dual_clip", 1)):
-            value = getattr(self, what)
-            if value is not None and not value >= lowest:
-                raise RecipeError(f"{self.name}: {what} = {value}; it must be {lowest} or more")
+        for what in ("clip_low", "clip_high"):
+            if not getattr(self, what) >= 0:
+                raise RecipeError(
+                    f"{self.name}: {what} = {getattr(self, what)}; it must be 0 or more"
+                )
+        if self.dual_clip and not self.dual_clip >= 1:
+            raise RecipeError(
+                f"{self.name}: dual_clip = {self.dual_clip}; it must be 1 or more, or 0 for none"
+            )
         if self.importance_cap and not self.importance_cap >= 1:
             raise RecipeError(
                 f"{self.name}: importance_cap = {self.importance_cap}; it must be 1 or more, so that "
@@ -81,7 +86,7 @@ class PolicyGradient:
     def _clip(self, plain: Tensor, ratio: Tensor, stats: TokenStats) -> Tensor:
         bounded = ratio.clamp(1.0 - self.clip_low, 1.0 + self.clip_high)
         loss = torch.maximum(plain, -stats.advantages * bounded)
-        if self.dual_clip is not None:
+        if self.dual_clip:
             ceiling = -stats.advantages * self.dual_clip
             loss = torch.where(stats.advantages < 0, torch.minimum(loss, ceiling), loss)
         unclipped = stats.extras.get("unclipped")

@@ -207,3 +207,14 @@ def test_only_idle_examples_take_no_step() -> None:
     idle = replace(example(2), advantages=np.zeros(4, np.float32))
     report = update_policy(taught, [idle], stage(), lr=1.0, seed=0)
     assert (report.examples, report.grad_norms, taught.version) == (0, [], 0)
+
+
+def test_examples_longer_than_the_context_are_left_out_and_counted() -> None:
+    taught = engine(context_window=8).open_policy("agent", ModelSpec())
+    report = update_policy(
+        taught, [example(1), example(3, length=12), example(5)], stage(), lr=1.0, seed=0
+    )
+    assert (report.examples, report.too_long) == (2, 1)
+    (batch,) = taught.batches
+    assert [int(e.target_ids[0]) for e in batch] == [1, 5]
+    assert report.metrics()["examples/too_long/agent"] == 1

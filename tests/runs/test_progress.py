@@ -42,13 +42,30 @@ def test_a_log_gets_a_line_per_stage_then_one_every_five_seconds_and_the_last(mo
 def test_the_last_evaluation_stays_on_show():
     out, clock = io.StringIO(), Clock()
     with Progress(3, stream=out, clock=clock) as progress:
-        for step, metrics in enumerate([{"eval/success": 0.25, "success/mean": 0.5}, {}, {}], 1):
+        for step, metrics in enumerate([{"eval/mean": 0.25, "success/mean": 0.5}, {}, {}], 1):
             clock.now += 10
             progress.step("rl", step, metrics)
     lines = out.getvalue().splitlines()
-    assert "success 50%  eval 25%" in lines[0]
-    assert "eval 25%" in lines[1]
+    assert "success 50%  eval 0.250" in lines[0]
+    assert "eval 0.250" in lines[1]
     assert "success" not in lines[1]
+
+
+def test_broken_episodes_are_counted_up_from_the_first():
+    out, clock = io.StringIO(), Clock()
+    steps = [
+        {"errors/environment": 0.0},
+        {"errors/environment": 2, "errors/reward": 1},
+        {"errors/environment": 0, "eval/errors/deadline": 4},
+    ]
+    with Progress(3, stream=out, clock=clock) as progress:
+        for step, metrics in enumerate(steps, 1):
+            clock.now += 10
+            progress.step("rl", step, metrics)
+    lines = out.getvalue().splitlines()
+    assert "broken" not in lines[0]
+    assert "broken 3" in lines[1]
+    assert "broken 7" in lines[2]
 
 
 def test_a_resumed_run_judges_the_time_left_by_its_own_steps():
@@ -77,7 +94,7 @@ def test_a_terminal_shows_stage_steps_facts_activity_and_literal_notes():
         progress.activity("updating [agent]")
         progress._live._bar.refresh()
         progress.note("odd [bold]text[/bold]")
-        progress.step("rl [hard]", 3, {"reward/mean": 0.5, "eval/success": 0.25})
+        progress.step("rl [hard]", 3, {"reward/mean": 0.5, "eval/mean": 0.25})
     shown = out.getvalue()
     for text in (
         "updating [agent]",
@@ -85,7 +102,7 @@ def test_a_terminal_shows_stage_steps_facts_activity_and_literal_notes():
         "rl [hard]",
         "3/7",
         "reward 0.500",
-        "eval 25%",
+        "eval 0.250",
     ):
         assert text in shown, text
 
@@ -159,9 +176,7 @@ def test_a_plot_of_nothing_or_of_one_value_is_still_a_plot():
 
 
 def test_a_png_is_written_or_the_missing_package_is_named(tmp_path, monkeypatch):
-    pytest.importorskip(
-        "matplotlib", reason="matplotlib is not installed: pip install matplotlib"
-    )
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install matplotlib")
     path = plot_png({"reward": [(1, 0.1), (2, None), (3, 0.4)]}, tmp_path / "curve", "lake")
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

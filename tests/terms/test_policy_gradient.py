@@ -160,3 +160,11 @@ def test_a_micro_batch_without_tokens_is_a_zero_that_can_be_differentiated():
 def test_impossible_settings_are_refused_by_name(wrong):
     with pytest.raises(RecipeError, match=next(iter(wrong))):
         PolicyGradient(**wrong)
+
+
+def test_a_dual_clip_of_zero_is_none_as_recipes_must_be_able_to_say():
+    given = {"old": [-5.0], "advantages": -1.0}
+    off = value_and_grad(PolicyGradient(dual_clip=0.0), [-5.0 + math.log(5.0)], **given)
+    assert off == (pytest.approx(5.0, abs=1e-5), pytest.approx([5.0], abs=1e-5))
+    with pytest.raises(RecipeError, match="dual_clip"):
+        PolicyGradient(dual_clip=0.5)

@@ -59,6 +59,10 @@ class LocalLearner:
     def template(self) -> ChatTemplate:
         return self.model.template
 
+    @property
+    def context_length(self) -> int:
+        return self.model.context_length
+
     # ----------------------------------------------------------------------------------- evaluation
 
     @torch.no_grad()

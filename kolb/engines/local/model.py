@@ -109,6 +109,10 @@ class LocalModel:
             task_type="CAUSAL_LM",
         )
         name = adapter_name(name)
+        if name in self.adapters:
+            raise RecipeError(
+                f"this base has an adapter {name!r} already; give each policy a name of its own"
+            )
         with warnings.catch_warnings():
             # Several adapters on one model is what we mean.
             warnings.filterwarnings("ignore", message="Already found a `peft_config`")
@@ -313,7 +317,7 @@ def beyond_the_probe(config: Any) -> str:
 
 def adapter_name(policy: str) -> str:
     """A policy's adapter inside the model: no name that a module of the model could have."""
-    return "policy_" + re.sub(r"\W", "_", policy)
+    return "policy_" + re.sub(r"\W", lambda odd: f"_{ord(odd[0]):x}_", policy)
 
 
 def probe_examples(vocabulary: int, context: int) -> list[Example]:
