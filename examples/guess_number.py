@@ -15,6 +15,8 @@ class GuessNumber:
     high: int = 100
     max_steps: int = 8
 
+    # The splits differ in their seeds and share the secrets, of which there are only ``high``: "test" measures
+    # how well the agent guesses, not whether it would find a number that it never met.
     def tasks(self, split: str) -> list[Task]:
         return [Task(id=f"guess-{split}-{i}", seed=derive_seed(split, i)) for i in range(50)]
 

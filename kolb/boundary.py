@@ -8,7 +8,10 @@ does every KolbError: a RecipeError raised by an environment is still a RecipeEr
 from __future__ import annotations
 
 import asyncio
+import importlib
 import math
+import os
+import re
 import signal
 import threading
 import time
@@ -17,12 +20,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator,
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from numbers import Real
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from kolb.errors import BoundaryError, DeadlineError, EnvironmentFailure, KolbError, RewardError
-from kolb.types import Failure, Message, Status, StepResult
+from kolb.types import Environment, Failure, Message, Status, StepResult
 
 T = TypeVar("T")
 
@@ -34,6 +38,14 @@ STATUSES: Mapping[str, Status] = {
 }
 """The status of an Episode, by the boundary that broke."""
 
+
+OURS = (
+    *(f"{Path(f).parent}{os.sep}" for f in (__file__, asyncio.__file__, importlib.__file__)),
+    "<frozen importlib",
+)
+"""Frames of these files say nothing to a user: kolb, asyncio, the import machinery."""
+
+LIBRARIES = (f"{Path(os.__file__).parent}{os.sep}", f"{os.sep}site-packages{os.sep}")
 
 LARGEST = 1e30
 """The largest size of a reward: sums of very many of them are finite, and each fits float32."""
@@ -153,11 +165,13 @@ async def guarded_call(call: Callable[..., Any], *args: Any, what: str, seconds:
 
 
 def _said(error: BaseException) -> str:
-    """``ValueError: text``, also of an error that cannot say what it has to say."""
+    """``ValueError: text (FILE, line N)``, also of an error that cannot say what it has to say."""
+    place = place_of(error)
+    where = f" ({place})" if place else ""
     try:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}{where}"
     except Exception:  # its __str__ is the user's code, too
-        return f"{type(error).__name__}, whose message cannot be shown"
+        return f"{type(error).__name__}, whose message cannot be shown{where}"
 
 
 def _too_late(what: str, seconds: float) -> DeadlineError:
@@ -172,7 +186,51 @@ def as_failure(error: BoundaryError) -> tuple[Status, Failure]:
     return STATUSES[error.boundary], Failure(error.boundary, str(error), text)
 
 
+def place_of(error: BaseException) -> str:
+    """``FILE, line N``: the innermost line of the user's that ``error``, or what caused it, went through.
+    Empty where there is none."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_in(f.filename, OURS)]
+    written = [f for f in frames if not _is_in(f.filename, LIBRARIES)]
+    if frames:
+        last = (written or frames)[-1]
+        return f"{last.filename}, line {last.lineno}"
+    return place_of(error.__cause__) if error.__cause__ is not None else ""
+
+
+def users_lines(text: str) -> str:
+    """Of a formatted traceback: the first exception's frames outside ``OURS``, and what it said.
+    Where every frame is ours, the innermost of them."""
+    first = text[text.find("Traceback (most recent call last):\n") :].split("\n\n")[0].rstrip()
+    start, *frames = re.split(r'(?m)^(?=  File ")', first)
+    if not frames:
+        return start
+    last, *said = re.split(r"(?m)^(?=\S)", frames[-1], maxsplit=1)
+    frames[-1] = last
+    theirs = [f for f in frames if not _is_in(f.split('"')[1], OURS)]
+    return "".join([*(theirs or frames[-1:]), *said])
+
+
+def _is_in(file: str, places: Sequence[str]) -> bool:
+    return any(place in file for place in places)
+
+
 # ------------------------------------------------------------------------------ answers, checked
+
+
+def checked_environment(value: Any) -> Environment:
+    """``value`` if it has the methods of an environment that every episode calls, else EnvironmentFailure."""
+    missing = [name for name in ("reset", "step", "close") if not hasattr(value, name)]
+    if not missing:
+        return value
+    what = f"environment(task) gave {type(value).__name__} without {', '.join(missing)}"
+    if missing == ["close"]:
+        raise EnvironmentFailure(
+            f"{what}; wrap it: SingleUse(...) or Replayable(lambda: ...), both of kolb.envs.base"
+        )
+    raise EnvironmentFailure(
+        f"{what}; a world has `async def reset(self)` and `async def step(self, message)`, and goes into "
+        "SingleUse(...) or Replayable(lambda: ...) of kolb.envs.base"
+    )
 
 
 def checked_messages(value: Any, what: str) -> tuple[Message, ...]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from kolb import plugins
 from kolb.engines.base import CAPABILITIES, Engine
 from kolb.errors import CapabilityError, RecipeError, nearest
 from kolb.stage import Recipe, Stage
+from kolb.types import Group, Update
 
 WAYS_OUT = {
     "sample": "use an engine that samples",
@@ -101,3 +105,31 @@ def require(engine: Engine, need: str, who: str) -> None:
             f"{who} needs {need!r} ({CAPABILITIES[need]}), and engine {type(engine).__name__} provides only "
             f"{has or 'nothing'}; {WAYS_OUT.get(need, 'use another engine')}"
         )
+
+
+# --------------------------------------------------------------------------- what a method gives
+
+
+def check_groups(groups: Any, method: Any) -> None:
+    """RecipeError unless ``collect`` gave Groups."""
+    is_list = isinstance(groups, Sequence) and not isinstance(groups, str)
+    if not is_list or not all(isinstance(group, Group) for group in groups):
+        raise RecipeError(
+            f"collect() of method {method.name!r} gave {_kind(groups)}; it must return a list of "
+            "kolb.types.Group, as `await world.groups(tasks, n, attempt)` gives it"
+        )
+
+
+def check_update(update: Any, method: Any) -> None:
+    """RecipeError unless ``credit`` gave an Update."""
+    if not isinstance(update, Update):
+        raise RecipeError(
+            f"credit() of method {method.name!r} gave {_kind(update)}; it must return a "
+            "kolb.types.Update (with no examples where there is nothing to learn)"
+        )
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, list | tuple) and value:
+        return f"a {type(value).__name__} of {type(value[0]).__name__}"
+    return "None" if value is None else f"a {type(value).__name__}"

@@ -84,7 +84,12 @@ class NonFiniteError(KolbError):
 
 
 class TooManyFailuresError(KolbError):
-    """More episodes broke than the recipe's share; the message holds the first traceback."""
+    """More episodes broke than the recipe's share. The message holds the user's lines of the first
+    traceback, ``traceback`` the whole of it."""
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback
 
 
 class RunDirectoryError(KolbError):

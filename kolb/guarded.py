@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from kolb.boundary import checked_messages, checked_step, guarded_call
-from kolb.envs.base import EnvironmentSource
+from kolb.boundary import checked_environment, checked_messages, checked_step, guarded_call
+from kolb.envs.base import EnvironmentSource, can_fork
 from kolb.errors import BoundaryError, EnvironmentFailure
 from kolb.types import Environment, Message, StepResult, Task
 
@@ -40,6 +40,11 @@ class GuardedEnvironment:
         return result
 
     async def fork(self) -> GuardedEnvironment:
+        if not can_fork(self._inner):
+            raise EnvironmentFailure(
+                f"the environment of task {self._task.id} has no fork(); wrap its world in "
+                "Replayable(lambda: ...) of kolb.envs.base, or write one that copies its state"
+            )
         copy = await self._call(self._inner.fork, "fork()")
         return GuardedEnvironment(copy, self._task, self._timeout_s)
 
@@ -59,13 +64,7 @@ async def guarded_environment(
     nothing failed before it."""
     what = f"environment of task {task.id}"
     inner = await guarded_call(source.environment, task, what=what, seconds=timeout_s)
-    missing = [name for name in ("reset", "step", "close") if not hasattr(inner, name)]
-    if missing:
-        raise EnvironmentFailure(
-            f"environment(task) gave a {type(inner).__name__} without {', '.join(missing)}; it must give "
-            "an object with the methods of kolb.types.Environment"
-        )
-    environment = GuardedEnvironment(inner, task, timeout_s)
+    environment = GuardedEnvironment(checked_environment(inner), task, timeout_s)
     try:
         yield environment
     except BaseException:

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kolb.checks import check_recipe, open_engine
+from kolb.checks import check_groups, check_recipe, check_update, open_engine
+from kolb.credit.group_stats import failure_metrics
 from kolb.engines.base import Engine
-from kolb.errors import RecipeError
+from kolb.errors import RecipeError, TooManyFailuresError
 from kolb.evaluate import EvaluationResult, choose_tasks, evaluate
 from kolb.listeners import Listeners, Observer
 from kolb.memory.library import ExperienceLibrary
@@ -52,15 +53,22 @@ def run(
     before anything expensive starts, TooManyFailuresError and NonFiniteError as the stage's limits say,
     and RunDirectoryError for a directory that is in the way, missing or foreign.
     """
+    if is_in_a_loop():
+        raise RecipeError(
+            "an event loop is running already (a notebook?): `await run_async(...)` there"
+        )
+    return asyncio.run(
+        run_async(recipe, directory, resume=resume, observer=observer, engine=engine)
+    )
+
+
+def is_in_a_loop() -> bool:
+    # A function of its own: whatever runs inside an `except` drags that exception into its tracebacks.
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(
-            run_async(recipe, directory, resume=resume, observer=observer, engine=engine)
-        )
-    raise RecipeError(
-        "an event loop is running already (a notebook?): `await run_async(...)` there"
-    )
+        return False
+    return True
 
 
 async def run_async(
@@ -83,7 +91,12 @@ async def run_async(
             ready = await prepared(recipe, folder.path)
             running = Running(ready, chosen, folder, listeners)
             running.start(resume=resume)
-            return await run_stages(running, orders)
+            try:
+                return await run_stages(running, orders)
+            except TooManyFailuresError as error:
+                folder.log(error.traceback)
+                where = f"The whole traceback is in {folder.path / 'log.txt'}."
+                raise TooManyFailuresError(f"{error}\n\n{where}", error.traceback) from None
     finally:
         if engine is None:
             chosen.close()
@@ -122,9 +135,11 @@ async def take_step(
     running.listeners.activity("collecting")
     with clock("collect"):
         groups = await stage.method.collect(tasks, world)
+    check_groups(groups, stage.method)
     running.stop_if_broken(groups, stage)
 
     update = stage.method.credit(groups, running.at.method_state)
+    check_update(update, stage.method)
     groups = update.groups or groups
 
     running.listeners.activity("updating")
@@ -138,6 +153,7 @@ async def take_step(
     if running.is_evaluation_due(stage):
         with clock("evaluate"):
             metrics |= await take_stock(running, stage, result)
+    metrics |= failure_metrics(groups)  # counted whatever the method measures
     metrics |= running.metrics_of(stage, update, reports, world) | clock.metrics()
     running.record(stage, groups, metrics)
     return metrics

@@ -47,6 +47,23 @@ PLUGS = {
 }
 
 
+MEMBERS: Mapping[str, Mapping[str, str]] = {
+    "method": {
+        "name": 'name: ClassVar[str] = "mine"',
+        "roles": 'roles: ClassVar[tuple[str, ...]] = ("solver",)',
+        "needs": 'needs: ClassVar[frozenset[str]] = frozenset({"sample", "train"})',
+        "terms": "terms: ClassVar[tuple[Any, ...]] = (PolicyGradient(),)",
+        "collect": "async def collect(self, tasks, world)",
+        "credit": "def credit(self, groups, state)",
+    },
+    "environment": {
+        "tasks": "def tasks(self, split)",
+        "environment": "def environment(self, task)",
+    },
+}
+"""What every plug-in of a kind has, and how it is written."""
+
+
 def plug(table: Any, kind: str, title: str) -> Any:
     """What ``table["use"]`` names: a Method, or the class of an environment, engine or term."""
     if not isinstance(table, Mapping) or not isinstance(table.get("use"), str):
@@ -60,7 +77,23 @@ def plug(table: Any, kind: str, title: str) -> Any:
     if not is_right:
         wanted = "an instance of a frozen dataclass" if kind == "method" else "a class"
         raise RecipeError(f"{title}: {table['use']} gives {found!r}; a {kind} is {wanted}")
+    check_members(found, kind, f"{title}: {table['use']}")
     return found
+
+
+def check_members(found: Any, kind: str, where: str) -> None:
+    """RecipeError for a method or an environment that lacks something which every one of them has."""
+    missing = [name for name in MEMBERS.get(kind, {}) if not hasattr(found, name)]
+    if missing:
+        raise RecipeError(
+            f"{where} has no {', '.join(missing)}; "
+            + "; ".join(f"write `{MEMBERS[kind][name]}`" for name in missing)
+        )
+    for name in ("roles", "needs") if kind == "method" else ():
+        if isinstance(getattr(found, name), str):
+            raise RecipeError(
+                f"{where}: {name} = {getattr(found, name)!r} is one text; write `{MEMBERS[kind][name]}`"
+            )
 
 
 def is_frozen_instance(value: Any) -> bool:

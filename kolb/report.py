@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from kolb.credit.group_stats import SUCCESS_AT
+from kolb.credit.group_stats import BOUNDARIES, SUCCESS_AT
 from kolb.errors import RecipeError
 from kolb.loop import Result
 from kolb.runs.directory import RunDirectory
@@ -17,7 +17,7 @@ from kolb.types import Episode, Group
 from kolb.view.render import episode_view, safe
 
 MAX_CHARS = 600
-CURVES = {"success/mean": "success in training", "eval/mean": "outcome in evaluation"}
+CURVES = {"reward/mean": "outcome in training", "eval/mean": "outcome in evaluation"}
 
 Line = Mapping[str, Any]
 
@@ -27,7 +27,7 @@ def print_report(result: Result, *, quiet: bool = False, out: Console | None = N
     out = out or Console(highlight=False)
     run = RunDirectory.open(result.directory)
     lines = run.metrics()
-    for text in [*before_and_after(lines, run.recipe()), f"run: {run.path}"]:
+    for text in [*before_and_after(lines, run.recipe()), *broken(lines), f"run: {run.path}"]:
         out.print(safe(text), soft_wrap=True)
     if quiet:
         return
@@ -44,18 +44,57 @@ def print_report(result: Result, *, quiet: bool = False, out: Console | None = N
 
 
 def before_and_after(lines: Sequence[Line], recipe: Mapping[str, Any]) -> Iterator[str]:
-    """One sentence per stage that was evaluated."""
+    """One line per stage that was evaluated, and one more where something broke. A stage that was not evaluated at its start goes on from
+    the end of the one before, where that was measured in the same way."""
+    ended: tuple[Mapping[str, Any], str] | None = None
     for stage in recipe["stages"]:
         mine = [line for line in lines if line.get("stage") == stage["name"]]
         before = [i for line in mine if (i := interval(line, "eval_start"))]
-        after = [i for line in mine if (i := interval(line, "eval"))]
+        after = [line for line in mine if interval(line, "eval")]
         if not after:
+            ended = None
             continue
-        tasks = stage["evaluation"]["split"]
-        if before:
-            yield f"{stage['name']}: mean outcome on {tasks} tasks {before[0]} before, {after[-1]} after"
-        else:
-            yield f"{stage['name']}: mean outcome on {tasks} tasks {after[-1]} at the end"
+        if not before and ended is not None and is_measured_alike(ended[0], stage):
+            before = [ended[1]]
+        last = interval(after[-1], "eval")
+        ended = stage, last
+        what = f"{stage['name']}: {measured(mine)} on {stage['evaluation']['split']}"
+        numbers = f"{before[0]} before, {last} after" if before else f"{last} at the end"
+        yield f"{what} {numbers}"
+        if count := broken_in(after[-1], "eval/errors/"):
+            total = after[-1]["eval/episodes"]
+            yield f"{stage['name']}: {count} of {total} episodes broke and are left out of the last number"
+
+
+def measured(lines: Sequence[Line]) -> str:
+    """``success`` where every outcome is 0 or 1, so that its mean is the share of successes."""
+    pairs = [
+        (line.get(f"{area}/mean"), line.get(f"{area}/success"))
+        for line in lines
+        for area in ("eval_start", "eval")
+    ]
+    return "success" if all(mean == success for mean, success in pairs) else "outcome"
+
+
+def is_measured_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two stages evaluate the same policies on the same tasks with the same sampling."""
+
+    def how(stage: Mapping[str, Any]) -> list[Any]:
+        spec = {k: v for k, v in stage["evaluation"].items() if k not in ("every", "at_start")}
+        return [spec, *(stage.get(key) for key in ("environment", "sampling", "history", "roles"))]
+
+    return how(one) == how(other)
+
+
+def broken(lines: Sequence[Line]) -> Iterator[str]:
+    """What broke in training, where anything did."""
+    count = sum(broken_in(line, "errors/") for line in lines)
+    if count:
+        yield f"{count} episodes broke in training; their groups were left out (kolb view says why)"
+
+
+def broken_in(line: Line, area: str) -> int:
+    return round(sum(line.get(f"{area}{name}") or 0 for name in BOUNDARIES))
 
 
 def interval(line: Line, area: str) -> str:
@@ -134,5 +173,5 @@ def commands(run: RunDirectory) -> list[str]:
         f"kolb eval {run.path} --samples 4     # measure again, with pass@4",
     ]
     if run.numbered("checkpoints") and any(stage["learn"] for stage in run.recipe()["stages"]):
-        found.append(f"kolb export {run.path} OUT           # a Hugging Face folder")
+        found.append(f"kolb export {run.path} ./my-model    # a Hugging Face folder")
     return found

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kolb.credit.group_stats import failure_metrics, first_failure
+from kolb.credit.group_stats import first_failure
 from kolb.engines.base import Engine, Learner, Sampler
 from kolb.errors import NonFiniteError, RecipeError, RunDirectoryError, TooManyFailuresError
 from kolb.learning import PolicyReport, dump_batch, learning_rate, update_policy
@@ -249,8 +249,7 @@ class Running:
     def metrics_of(
         self, stage: Stage, update: Update, reports: Sequence[PolicyReport], world: LiveWorld
     ) -> dict[str, float]:
-        # Failures are counted whatever the method measures.
-        metrics = failure_metrics(update.groups) | update.metrics
+        metrics = dict(update.metrics)
         for report in reports:
             metrics |= report.metrics(f"/{report.policy}" if len(stage.learn) > 1 else "")
         metrics |= {f"tokens/{policy}": world.tokens[policy] for policy in sorted(world.tokens)}

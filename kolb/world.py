@@ -18,7 +18,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kolb.boundary import as_failure, checked_messages, guarded_call
+from kolb.boundary import as_failure, checked_messages, guarded_call, users_lines
 from kolb.credit.group_stats import broken_share, first_failure
 from kolb.dialogue import Dialogue, given_turns, split_system
 from kolb.engines.base import Sampler
@@ -326,5 +326,6 @@ def stop_if_broken(groups: Sequence[Group], limits: Limits, where: str) -> None:
     raise TooManyFailuresError(
         f"{where}: {share:.0%} of the episodes broke, more than max_failure_share = "
         f"{limits.max_failure_share:g}. The first was task {episode.task_id!r}, index {episode.index}, at "
-        f"the {failure.boundary} boundary: {failure.message}\n\n{failure.traceback}"
+        f"the {failure.boundary} boundary: {failure.message}\n\n{users_lines(failure.traceback)}",
+        failure.traceback,
     )

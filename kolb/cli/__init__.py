@@ -47,6 +47,24 @@ def main() -> None:
         sys.exit(2)
 
 
+def show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from kolb import __version__
+
+        print(f"kolb {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Its version.", is_eager=True, callback=show_version),
+    ] = False,
+) -> None:
+    """Teach language-model agents from their own experience."""
+
+
 @app.command()
 def run(
     recipe: Annotated[str, typer.Argument(help="A recipe: a TOML file.")] = "",

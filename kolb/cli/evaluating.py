@@ -50,9 +50,7 @@ def in_words(result: EvaluationResult, spec: Evaluation) -> str:
         lines.append("no episode has an outcome: see the statuses")
     else:
         low, high = result.interval
-        lines.append(
-            f"mean outcome  {result.mean:.3f}  (95% interval {low:.3f} to {high:.3f})"
-        )
+        lines.append(f"mean outcome  {result.mean:.3f}  (95% interval {low:.3f} to {high:.3f})")
         lines.append(f"success       {result.success:.1%}")
     lines += [f"pass@{k:<8} {value:.1%}" for k, value in result.pass_at.items() if k > 1]
     statuses = ", ".join(f"{number} {status}" for status, number in sorted(result.statuses.items()))

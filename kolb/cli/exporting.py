@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from kolb.cli.opened import learning, open_learner, opened_engine, read_source
@@ -25,4 +26,14 @@ def export_run(
         learner = open_learner(engine, recipe, policy, source.checkpoint)
         out.mkdir(parents=True, exist_ok=True)
         learner.export(out, merge=merge)
+    make_readable(out)
     print(f"policy {policy!r} after step {source.step} is in {out}")
+
+
+def make_readable(folder: Path) -> None:
+    """Files get the mode of any new file: safetensors writes its own for the owner alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    for file in folder.rglob("*"):
+        if file.is_file():
+            file.chmod(0o666 & ~mask)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+import typer
+
 from kolb.cli.opened import Source, opened_samplers, read_source
 from kolb.engines.base import Sampler
-from kolb.envs.base import EnvironmentSource
+from kolb.envs.base import SPLITS, EnvironmentSource
 from kolb.errors import RecipeError, SamplerError, nearest
 from kolb.stage import Stage
 from kolb.types import Completion, Environment, Episode, Message, SamplingParams, StepResult, Task
@@ -31,13 +37,17 @@ def play_source(
     stage = source.stage(opened["stage"])
     chosen = find_task(stage.source, split, task)
     by_policy = {policy: Hand() for policy in stage.roles.values()}
-    print(
+    say(
         f"task {chosen.id}, {'by hand' if by_hand else f'by the policies after step {source.step}'}\n"
     )
-    with nullcontext(by_policy) if by_hand else opened_samplers(source, stage) as samplers:
-        episode = asyncio.run(play_once(source, stage, chosen, samplers, seed))
+    try:
+        with nullcontext(by_policy) if by_hand else opened_samplers(source, stage) as samplers:
+            episode = asyncio.run(play_once(source, stage, chosen, samplers, seed))
+    except KeyboardInterrupt:
+        say("\nstopped")
+        raise typer.Exit(130) from None
     outcome = "none" if episode.outcome is None else f"{episode.outcome:g}"
-    print(f"the end: status {episode.status.value}, outcome {outcome}")
+    say(f"the end: status {episode.status.value}, outcome {outcome}")
     return episode
 
 
@@ -54,14 +64,17 @@ async def play_once(
 
 def find_task(source: EnvironmentSource, split: str, wanted: str) -> Task:
     """By id, or by its number in the split."""
+    if split not in SPLITS:
+        raise RecipeError(f"split = {split!r}{nearest(split, SPLITS)}")
     tasks = source.tasks(split)
     ids = {task.id: task for task in tasks}
     if wanted in ids:
         return ids[wanted]
     if wanted.isdigit() and int(wanted) < len(tasks):
         return tasks[int(wanted)]
+    numbers = f"; give a number from 0 to {len(tasks) - 1}, or an id such as {tasks[0].id!r}"
     raise RecipeError(
-        f"split {split!r} has {len(tasks)} tasks and none is {wanted!r}{nearest(wanted, list(ids)[:1000])}"
+        f"split {split!r} has {len(tasks)} tasks and none is {wanted!r}{numbers if tasks else ''}"
     )
 
 
@@ -97,7 +110,7 @@ class WatchedWorld:
         if result.feedback:
             show([{"role": "feedback", "content": result.feedback}])
         if result.reward:
-            print(f"reward {result.reward:g}\n", flush=True)
+            say(f"reward {result.reward:g}\n")
         return result
 
     async def fork(self) -> Environment:
@@ -112,7 +125,18 @@ def show(messages: Sequence[Message]) -> None:
 
     for message in messages:
         text = printable(message_text(message)).replace("\n", "\n  ")
-        print(f"[{message['role']}]\n  {text}\n", flush=True)
+        say(f"[{message['role']}]\n  {text}\n")
+
+
+def say(text: str) -> None:
+    """Prints. When the reader has gone (``| head``) there is nobody to play for: the command ends quietly,
+    past everything that would take it for a failure of the environment."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # What is still buffered must go somewhere when the interpreter flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
 
 
 def printable(text: str) -> str:
@@ -133,9 +157,24 @@ class Hand:
 
     async def sample(self, prompt: Any, params: SamplingParams, n: int = 1) -> list[Completion]:
         try:
-            return [Completion(input("your move> ")) for _ in range(n)]
+            with interruptible():
+                return [Completion(input("your move> ")) for _ in range(n)]
         except EOFError as error:
             raise SamplerError("the input ended before the episode did") from error
 
     async def score(self, tokens: Any, start: int = 1) -> Any:
         raise SamplerError("a hand gives no logprobs")
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C interrupts what is inside. asyncio's own handler only asks its task to stop, and that is not
+    heard while ``input`` waits."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

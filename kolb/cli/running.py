@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,9 +36,18 @@ def follow(recipe: Recipe, directory: Path, quiet: bool, *, resume: bool) -> Non
         with Progress(steps, quiet) as progress:
             result = run(recipe, directory, resume=resume, observer=progress)
     except KeyboardInterrupt:
-        print(
-            f"\nstopped. The run goes on from its last checkpoint with\n  kolb run --resume {directory}",
-            file=sys.stderr,
-        )
+        # A second Ctrl-C while the interpreter takes itself down would only show its insides.
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+        print(f"\nstopped. {how_to_go_on(directory)}", file=sys.stderr)
         raise typer.Exit(130) from None
     print_report(result, quiet=quiet)
+
+
+def how_to_go_on(directory: Path) -> str:
+    if not directory.is_dir():
+        return "Nothing was written yet."
+    steps = RunDirectory.open(directory).numbered("checkpoints")
+    where = (
+        f"its checkpoint of step {steps[-1]}" if steps else "the start: it has no checkpoint yet"
+    )
+    return f"The run goes on from {where}, with\n  kolb run --resume {directory}"

@@ -86,6 +86,10 @@ class SingleUse:
         self._phase = "ended" if result.terminated or result.truncated else "running"
         return result
 
+    @property
+    def can_fork(self) -> bool:
+        return hasattr(self._world, "fork")
+
     async def fork(self) -> Environment:
         """A copy by the world's own ``fork``."""
         fork = getattr(self._world, "fork", None)
@@ -116,6 +120,10 @@ class Replayable(SingleUse):
         self._build = build
         self._start: tuple[Message, ...] = ()
         self._history: list[tuple[str, StepResult]] = []
+
+    @property
+    def can_fork(self) -> bool:
+        return True
 
     async def reset(self) -> tuple[Message, ...]:
         self._start = await super().reset()
@@ -153,6 +161,11 @@ def _must_equal(what: str, first: object, again: object, where: str) -> None:
             "the world is not deterministic given the task and the messages: seed everything from task.seed, "
             "or write fork() by copying state"
         )
+
+
+def can_fork(environment: Environment) -> bool:
+    """Whether ``fork`` gives a copy: it is optional, and only methods that branch an episode call it."""
+    return bool(getattr(environment, "can_fork", hasattr(environment, "fork")))
 
 
 def shorten(value: object, limit: int = 200) -> str:

@@ -7,14 +7,14 @@ none of the mistakes below showed.
 What must hold: tasks are the same at every call, have ids of their own and are in one split only. An
 environment opens with well-formed messages, is deterministic given the messages, is used once, and answers every
 message with a StepResult: finite reward or None, never both terminated and truncated, something to answer
-while the episode goes on. Fork gives an equal, independent copy. Garbage is answered, not raised. The
+while the episode goes on. Fork, where there is one, gives an equal, independent copy. Garbage is answered, not raised. The
 expert wins, and the gold answer scores.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -30,7 +30,7 @@ __all__ = ["Problem", "check"]
 def check(
     source: EnvironmentSource, *, tasks: int = 5, seed: int = 0, timeout_s: float = 60.0
 ) -> list[Problem]:
-    """The problems of ``source``, the first of each kind; an empty list is a pass.
+    """The problems of ``source``, the first of each kind; a list without any, or with notes only, is a pass.
 
     ``tasks`` tasks of the first split that has any are played; ``timeout_s`` bounds each call. Not to be
     called from a running event loop.
@@ -59,7 +59,7 @@ def _listed(
     """Each split's tasks. A split may be empty, or say so with a RecipeError."""
     for split in SPLITS:
         try:
-            first, second = source.tasks(split), source.tasks(split)
+            first, second = list(source.tasks(split)), list(source.tasks(split))
         except RecipeError as error:
             if split == "train":
                 found.append(Problem("tasks", "", str(error), "tasks in split 'train'"))
@@ -113,14 +113,19 @@ async def _check_worlds(
             try:
                 await rule(probe)
             except KolbError as error:
-                expected = (rule.__doc__ or "").split(".")[0].strip()
-                found.append(Problem(rule.__name__, task.id, str(error), expected))
+                probe.report_error(rule.__name__, error, str(error), _promise(rule))
                 if isinstance(error, DeadlineError):
-                    return found  # what hangs once hangs in every rule, a deadline each
+                    return found + probe.problems  # what hangs once hangs in every rule
             finally:
                 await probe.close_all()
         found += probe.problems
     return found
+
+
+def _promise(rule: Callable[..., object]) -> str:
+    """A rule's first sentence, as what was expected."""
+    sentence = " ".join((rule.__doc__ or "").split(".")[0].split())
+    return f"that {sentence[0].lower()}{sentence[1:]}"
 
 
 def _named(error: Exception) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kolb.boundary import checked_messages, checked_step
-from kolb.envs.base import shorten
+from kolb.envs.base import can_fork, shorten
 from kolb.envs.probe import Probe, compare, is_over, is_well_formed, seen_in
 from kolb.errors import BoundaryError, EnvironmentFailure
 from kolb.types import StepResult
@@ -22,6 +22,11 @@ GARBAGE = (
     '<tool_call>{"name": </tool_call> ```json\n{``` [[{{%',
     "-1 1e999 NaN",
 )
+
+
+async def environment(probe: Probe) -> None:
+    """A world has reset, step and close."""
+    await probe.new()
 
 
 async def opening(probe: Probe) -> None:
@@ -69,6 +74,9 @@ async def determinism(probe: Probe) -> None:
 async def fork(probe: Probe) -> None:
     """A fork is equal to its original and independent of it."""
     reference, opening_ = await probe.opened()
+    if not can_fork(reference):
+        probe.note("fork", "there is none. Only methods that branch an episode need it")
+        return
     plan = await probe.plan(opening_)
     whole = await probe.play(reference, plan)
     for before in sorted({0, len(whole) // 2}):
@@ -122,19 +130,18 @@ async def garbage(probe: Probe) -> None:
         try:
             _judge_result(probe, await probe.step(environment, message))
         except BoundaryError as error:
-            probe.report(
-                "garbage", f"{shorten(message, 40)} gave {error}", "a StepResult for any text"
-            )
+            seen = f"{shorten(message, 40)} gave {error}"
+            probe.report_error("garbage", error, seen, "a StepResult for any text")
 
 
 async def expert(probe: Probe) -> None:
     """The expert's messages end the episode with a positive reward (or, in a world of penalties, with more
     than random messages earn)."""
-    messages = await probe.optional("expert")
+    messages = await probe.expert()
     if messages is None:
         return
     environment, opening_ = await probe.opened()
-    results = await probe.play(environment, [str(m) for m in messages])
+    results = await probe.play(environment, messages)
     total = sum(r.reward or 0.0 for r in results)
     other, _ = await probe.opened()
     by_chance = sum(r.reward or 0.0 for r in await probe.play(other, await probe.plan(opening_)))
@@ -165,6 +172,7 @@ async def demonstration(probe: Probe) -> None:
 
 
 RULES = (
+    environment,
     opening,
     step_results,
     determinism,

@@ -76,6 +76,18 @@ class Dataset:
             raise RecipeError(f"no split {split!r}{nearest(split, SPLITS)}")
         tasks = self._splits[split]
         if not tasks:
+            if split == "test" and self.test_path:
+                raise RecipeError(
+                    f"split 'test' is empty: test_path = {self.test_path!r} has no rows"
+                )
+            if not any(self._splits.values()):
+                raise RecipeError(f"split {split!r} is empty: {self.path} has no rows")
+            fraction = {"dev": self.dev_fraction, "test": self.test_fraction}.get(split)
+            if fraction:
+                raise RecipeError(
+                    f"split {split!r} of {self.path} is empty: of its few rows none fell into "
+                    f"{split}_fraction = {fraction:g}; give more rows, a larger share or test_path"
+                )
             ways = {
                 "train": f"{self.path} has no rows left for it",
                 "dev": "set dev_fraction",

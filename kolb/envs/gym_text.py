@@ -1,7 +1,7 @@
 """gymnasium environments with a Discrete action space, as text.
 
 What the agent reads is, in this order: what ``describe`` makes of the observation; the observation itself
-where it is text; the rendering with ``kwargs = {render_mode = "ansi"}`` (colours removed, what was highlighted
+where it is text; the rendering as text, if there is one (colours removed, what was highlighted
 set in brackets: in FrozenLake that is the agent's cell); the number of a Discrete observation.
 
 Every task is the same environment under another seed. The seed goes to gymnasium's ``reset``, so a task is
@@ -10,6 +10,7 @@ deterministic even where the environment draws at random, and ``fork`` replays.
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,15 +38,14 @@ ACTION_NAMES: Mapping[str, tuple[str, ...]] = {
 class GymText:
     """Options of a gymnasium environment as text.
 
-    ``kwargs`` go to ``gymnasium.make``. ``actions`` name the action numbers from 0. ``describe`` is a function
+    ``kwargs`` go to ``gymnasium.make``. Where they do not say otherwise, ``render_mode = "ansi"`` goes with
+    them if the environment renders text, and ``is_slippery = false`` if it is FrozenLake. ``actions`` name the action numbers from 0. ``describe`` is a function
     ``observation -> str``, as ``"package.module.function"`` or ``"file.py:function"``. ``system`` replaces the
     system prompt. ``max_steps = 0`` leaves the limit to gymnasium.
     """
 
     env_id: str = "FrozenLake-v1"
-    kwargs: Mapping[str, Any] = field(
-        default_factory=lambda: {"is_slippery": False, "render_mode": "ansi"}
-    )
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
     actions: tuple[str, ...] = ()
     describe: str = ""
     system: str = ""
@@ -120,11 +120,13 @@ class GymText:
     def make(self) -> Any:
         """A fresh gymnasium environment, checked to be one that can be put into words."""
         gymnasium = import_gymnasium()
+        kwargs = dict(self.kwargs)
         try:
-            env = gymnasium.make(self.env_id, **dict(self.kwargs))
-        except (gymnasium.error.Error, TypeError, ModuleNotFoundError) as error:
+            kwargs = {**fitting_kwargs(self.env_id), **kwargs}
+            env = gymnasium.make(self.env_id, **kwargs)
+        except (gymnasium.error.Error, TypeError, ImportError) as error:
             raise RecipeError(
-                f"gymnasium.make({self.env_id!r}, **{dict(self.kwargs)}) failed: {error}"
+                f"gymnasium.make({self.env_id!r}) with kwargs = {kwargs} failed: {error}"
             ) from error
         if not isinstance(env.action_space, gymnasium.spaces.Discrete) or env.action_space.start:
             raise RecipeError(
@@ -140,7 +142,7 @@ class GymText:
         ):
             raise RecipeError(
                 f"{self.env_id} observes {env.observation_space}, which is not text; give describe = "
-                "'file.py:function' (observation -> str), or kwargs = {render_mode = \"ansi\"} if it renders text"
+                "'file.py:function' (observation -> str)"
             )
         return env
 
@@ -157,6 +159,25 @@ def import_gymnasium() -> Any:
             "environment 'gym_text' needs gymnasium; run: pip install gymnasium"
         ) from error
     return gymnasium
+
+
+def fitting_kwargs(env_id: str) -> dict[str, Any]:
+    """What ``gymnasium.make`` is given for ``env_id`` where the recipe does not say. Raises as it does."""
+    import gymnasium
+    from gymnasium.envs.registration import load_env_creator
+
+    module, _, name = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    spec = gymnasium.spec(name)
+    maker = spec.entry_point
+    maker = load_env_creator(maker) if isinstance(maker, str) else maker
+    kwargs: dict[str, Any] = {}
+    if spec.name in ("FrozenLake", "FrozenLake8x8"):
+        kwargs["is_slippery"] = False
+    if "ansi" in getattr(maker, "metadata", {}).get("render_modes", ()):
+        kwargs["render_mode"] = "ansi"
+    return kwargs
 
 
 class GymWorld:

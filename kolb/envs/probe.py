@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from kolb.boundary import checked_messages, checked_step, guard
+from kolb.boundary import checked_environment, checked_messages, checked_step, guard, place_of
 from kolb.envs.base import EnvironmentSource, shorten
-from kolb.errors import KolbError, RecipeError
+from kolb.errors import EnvironmentFailure, KolbError, RecipeError
 from kolb.types import Environment, Message, StepResult, Task
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -21,16 +21,19 @@ LONGEST = 40
 
 @dataclass(frozen=True)
 class Problem:
-    """One breach: which rule, on which task (empty: the source itself), what was seen and what was expected."""
+    """One breach: which rule, on which task (empty: the source itself), what was seen and what was expected.
+    ``is_note``: nothing is wrong, but whoever wrote the environment may want to know."""
 
     name: str
     task: str
     seen: str
-    expected: str
+    expected: str = ""
+    is_note: bool = False
 
     def __str__(self) -> str:
         where = f" (task {self.task})" if self.task else ""
-        return f"{self.name}{where}: saw {self.seen}; expected {self.expected}"
+        expected = f"; expected {self.expected}" if self.expected else ""
+        return f"{self.name}{where}: {self.seen}{expected}"
 
 
 @dataclass
@@ -43,9 +46,21 @@ class Probe:
     timeout_s: float
     problems: list[Problem] = field(default_factory=list)
     live: list[Environment] = field(default_factory=list)
+    faults: set[str] = field(default_factory=set)
+    """Where the user's code raised so far: one fault that breaks many rules is reported once."""
 
     def report(self, name: str, seen: str, expected: str) -> None:
         self.problems.append(Problem(name, self.task.id, seen, expected))
+
+    def note(self, name: str, seen: str) -> None:
+        self.problems.append(Problem(name, self.task.id, seen, is_note=True))
+
+    def report_error(self, name: str, error: KolbError, seen: str, expected: str) -> None:
+        """Reports an error of the user's code, unless the same line has raised before."""
+        fault = place_of(error) or str(error)
+        if fault not in self.faults:
+            self.report(name, seen, expected)
+        self.faults.add(fault)
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         async def run() -> Any:
@@ -56,7 +71,8 @@ class Probe:
         return await guard(run(), what=what, seconds=self.timeout_s)
 
     async def new(self) -> Environment:
-        self.live.append(await self.call(self.source.environment, self.task))
+        environment = await self.call(self.source.environment, self.task)
+        self.live.append(checked_environment(environment))
         return self.live[-1]
 
     async def fork(self, environment: Environment) -> Environment:
@@ -68,7 +84,8 @@ class Probe:
             try:
                 await self.call(self.live.pop().close)
             except KolbError as error:
-                self.report("close", str(error), "close to return, whatever happened before")
+                expected = "close to return, whatever happened before"
+                self.report_error("close", error, str(error), expected)
 
     async def opened(self) -> tuple[Environment, tuple[Message, ...]]:
         environment = await self.new()
@@ -88,6 +105,17 @@ class Probe:
         except RecipeError:
             return None
 
+    async def expert(self) -> list[str] | None:
+        """The expert's messages; None where there is no expert."""
+        messages = await self.optional("expert")
+        if messages is None:
+            return None
+        if isinstance(messages, str) or not isinstance(messages, Sequence):
+            raise EnvironmentFailure(
+                f"expert(task) gave {shorten(messages, 60)}, not a list of messages"
+            )
+        return [str(message) for message in messages]
+
     async def play(self, environment: Environment, messages: Sequence[str]) -> list[StepResult]:
         """Results until the messages or the episode end."""
         results: list[StepResult] = []
@@ -99,7 +127,7 @@ class Probe:
 
     async def plan(self, opening: Sequence[Message]) -> list[str]:
         """Messages that may do something: the expert's in another order, and words of the prompt."""
-        expert = [str(m) for m in await self.optional("expert") or ()]
+        expert = await self.expert() or []
         words = re.findall(r"\w+", " ".join(str(m.get("content") or "") for m in opening)) or ["x"]
         pool = [*expert, *words, *(f"```{word}```" for word in words)]
         picks = self.rng.integers(len(pool), size=LONGEST)

@@ -8,6 +8,7 @@ is, never imported; the weights are unpacked to float32 safetensors and checked 
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 import shutil
@@ -96,7 +97,8 @@ def resolve(name_or_path: str) -> str:
     """What ``from_pretrained`` should be given for a recipe's ``base``.
 
     A known name gives its cache folder, an existing folder itself; anything else that can be a hub name
-    is passed on. Raises RecipeError for a known model that was not fetched, or a path that does not exist.
+    is passed on. Raises RecipeError for a known model that was not fetched, a name that is nearly a known
+    one, or a path that does not exist.
     """
     if name_or_path in KNOWN:
         if not is_here(name_or_path):
@@ -110,10 +112,13 @@ def resolve(name_or_path: str) -> str:
     if name_or_path.startswith(("/", ".", "~")) or name_or_path.count("/") > 1:
         raise RecipeError(f"no model folder at {name_or_path!r} (looked from {Path.cwd()})")
     if "/" not in name_or_path:
+        if difflib.get_close_matches(name_or_path.lower(), KNOWN, n=1, cutoff=0.8):
+            hint = nearest(name_or_path.lower(), KNOWN)
+            raise RecipeError(f"{name_or_path!r} is no folder and no known model{hint}")
         log.warning(
-            "%r is no folder and no known model%s; trying it as a hub name",
+            "%r is no folder and no known model (%s); trying it as a hub name",
             name_or_path,
-            nearest(name_or_path, KNOWN),
+            ", ".join(KNOWN),
         )
     return name_or_path
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kolb.boundary import checked_messages, checked_step, guard
+from kolb.boundary import checked_environment, checked_messages, checked_step, guard
 from kolb.envs.base import EnvironmentSource
-from kolb.errors import RecipeError
+from kolb.errors import KolbError, RecipeError
 from kolb.stage import PolicySpec, Recipe
 from kolb.types import Task
 
@@ -49,15 +49,19 @@ def prepare_models(recipe: Recipe, directory: Path) -> Recipe:
 async def prepared(recipe: Recipe, directory: Path) -> Recipe:
     """``recipe`` with its trained tokenizers in place, in the run ``directory`` under ``models/POLICY``.
 
-    One that is there already is used as it is. Raises RecipeError where the config and the tokenizer
-    disagree, and the environment's own errors.
+    One that is there already is used as it is. Raises RecipeError where the environment fails while texts
+    are gathered, and where the config has mistakes or disagrees with the tokenizer.
     """
     sources = {stage.environment: stage.source for stage in recipe.stages}
     policies = dict(recipe.policies)
     for name, training in trainings(recipe).items():
         home = Path(directory) / "models" / name
         if not home.is_dir():
-            await save_tokenizer(training, sources[training.train_on], home)
+            try:
+                await save_tokenizer(training, sources[training.train_on], home)
+            except KolbError as error:
+                where = f"[policies.{name}.tokenizer] train_on = {training.train_on!r}"
+                raise RecipeError(f"{where}: {error}") from error
         policies[name] = with_tokenizer(policies[name], home, name)
     return replace(recipe, policies=policies)
 
@@ -93,46 +97,86 @@ def with_tokenizer(spec: PolicySpec, home: Path, name: str) -> PolicySpec:
         )
     ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     build = {"vocab_size": size, "bos_token_id": None, **ids, **spec.model.build}
+    check_build(build, name)
     return replace(spec, model=replace(spec.model, tokenizer=str(home), build=build))
 
 
+def check_build(build: Mapping[str, Any], name: str) -> None:
+    """RecipeError for a config of which transformers can make no model; no memory is taken for weights."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    options = dict(build)
+    if "model_type" not in options:
+        raise RecipeError(f"[policies.{name}.build]: model_type is missing; write 'llama', say")
+    try:
+        config = AutoConfig.for_model(options.pop("model_type"), **options)
+        with torch.device("meta"):
+            AutoModelForCausalLM.from_config(config)
+    except Exception as error:  # boundary: a model's code may raise anything on a strange config
+        said = str(error).strip() or type(error).__name__
+        raise RecipeError(
+            f"[policies.{name}.build]: {said.splitlines()[-1].strip():.300}"
+        ) from error
+
+
 async def gather_texts(source: EnvironmentSource, tasks: Sequence[Task]) -> list[str]:
-    """Everything that is said when the environment's expert does ``tasks``; without one, the openings."""
+    """Everything that is said when the environment's expert does ``tasks``; without one, the openings and
+    the answers that the tasks hold."""
     texts: list[str] = []
     for task in tasks:
-        if (demonstration := getattr(source, "demonstration", None)) is not None:
-            chat = await outside("demonstration", demonstration, task)
-            texts += contents(checked_messages(chat, f"demonstration({task.id})"))
-        else:
-            texts += await expert_texts(source, task)
+        texts += await demonstration_texts(source, task) or await expert_texts(source, task)
     return texts
 
 
-async def expert_texts(source: EnvironmentSource, task: Task) -> list[str]:
-    expert = getattr(source, "expert", None)
-    actions = await outside("expert", expert, task) if expert is not None else []
-    environment = await outside("environment", source.environment, task)
+async def demonstration_texts(source: EnvironmentSource, task: Task) -> list[str]:
+    """The chat of ``task``, or its prompt and its answer; nothing where the task itself holds no text."""
+    if (demonstration := getattr(source, "demonstration", None)) is None:
+        return []
     try:
-        texts = contents(checked_messages(await outside("reset", environment.reset), "reset()"))
-        for action in map(str, actions):
-            result = checked_step(await outside("step", environment.step, action), "step()")
+        chat = await outside("demonstration", task, demonstration, task)
+    except RecipeError:  # the source's way to say that this task has none
+        answer = [] if task.answer is None else [str(task.answer)]
+        return [*contents(task.prompt), *answer] if task.prompt else []
+    return contents(checked_messages(chat, f"demonstration({task.id})"))
+
+
+async def expert_texts(source: EnvironmentSource, task: Task) -> list[str]:
+    actions = await expert_actions(source, task)
+    made = await outside("environment", task, source.environment, task)
+    environment = checked_environment(made)
+    try:
+        opening = await outside("reset", task, environment.reset)
+        texts = contents(checked_messages(opening, "reset()"))
+        for action in actions:
+            answer = await outside("step", task, environment.step, action)
+            result = checked_step(answer, "step()")
             texts += [action, *contents(result.observation)]
             if result.terminated or result.truncated:
                 break
     finally:
-        await outside("close", environment.close)
+        await outside("close", task, environment.close)
     return texts
+
+
+async def expert_actions(source: EnvironmentSource, task: Task) -> list[str]:
+    if (expert := getattr(source, "expert", None)) is None:
+        return []
+    try:
+        return list(map(str, await outside("expert", task, expert, task)))
+    except RecipeError:  # the source's way to say that this task has none
+        return []
 
 
 def contents(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     return [m["content"] for m in messages if isinstance(m.get("content"), str)]
 
 
-async def outside(what: str, call: Callable[..., Any], *args: Any) -> Any:
+async def outside(what: str, task: Task, call: Callable[..., Any], *args: Any) -> Any:
     """The answer of the environment's code, sync or async, behind the guard."""
 
     async def run() -> Any:
         answer = call(*args)
         return await answer if inspect.isawaitable(answer) else answer
 
-    return await guard(run(), what=f"{what} (gathering text for a tokenizer)", seconds=TIMEOUT_S)
+    return await guard(run(), what=f"{what} of task {task.id}", seconds=TIMEOUT_S)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from rich.console import Group as Stack
@@ -27,6 +28,9 @@ UNSAFE = re.compile(
 )
 PROBABILITY_STYLES = ((0.9, "green"), (0.5, "cyan"), (0.1, "yellow"), (0.0, "red"))
 EXCERPT = 60
+
+Spelling = Callable[[str, int], str | None]
+"""The text of a policy's token; None where it is not known."""
 
 
 def safe(text: object, style: str = "") -> Text:
@@ -72,7 +76,8 @@ def group_view(group: Group) -> RenderableType:
         table.add_row(str(position), *_episode_cells(episode))
     asked = " ".join(message_text(m) for m in group.task.prompt if m.get("role") != "system")
     head = Text.assemble("task ", safe(group.task.id, "bold"), "  kind ", safe(group.kind))
-    return Stack(head, Padding(excerpt(asked, 200), (0, 0, 1, 0)), table)
+    question = [excerpt(asked, 200)] if asked.strip() else []
+    return Stack(head, *question, Text(""), table)
 
 
 def _episode_cells(episode: Episode) -> Iterator[RenderableType]:
@@ -92,8 +97,18 @@ def _episode_cells(episode: Episode) -> Iterator[RenderableType]:
 # ---------------------------------------------------------------------------------------- episodes
 
 
-def episode_view(episode: Episode, *, tokens: bool = False, max_chars: int = 0) -> RenderableType:
-    """Every trajectory, every turn. ``max_chars`` shortens long texts in the middle (0: never)."""
+def episode_view(
+    episode: Episode,
+    *,
+    tokens: bool = False,
+    max_chars: int = 0,
+    spelling: Spelling | None = None,
+) -> RenderableType:
+    """Every trajectory, every turn. ``max_chars`` shortens long texts in the middle (0: never).
+
+    ``spelling`` gives the text of a policy's token where it is known; else its id is shown.
+    """
+    spell = spelling or (lambda _policy, _token: None)
     head = Text.assemble("status ", status_text(episode.status))
     head.append(f"   outcome {number(episode.outcome)}")
     parts: list[RenderableType] = [head]
@@ -109,7 +124,8 @@ def episode_view(episode: Episode, *, tokens: bool = False, max_chars: int = 0) 
             parts.append(Text(_turn_facts(turn, position, len(trajectory.turns)), style="dim"))
             parts.append(_fields(_turn_rows(turn, max_chars)))
             if tokens:
-                parts.append(_fields(_token_rows(turn, trajectory.learns)))
+                words = partial(_word, spell, trajectory.policy)
+                parts.append(_fields(_token_rows(turn, trajectory.learns, words)))
     if episode.failure is not None:
         parts += [Text(""), Rule(Text("failure", style="bold red"), align="left", style="red")]
         rows = [("boundary", episode.failure.boundary), ("message", episode.failure.message)]
@@ -145,7 +161,7 @@ def _turn_facts(turn: Turn, position: int, turns: int) -> str:
     facts = [f"turn {position + 1} of {turns}", f"{count}, {source}"]
     if said.stop_reason not in ("given", "stop"):
         facts.append(f"stopped by {said.stop_reason}")
-    if turn.starts_segment:
+    if turn.starts_segment and position:  # the first turn always does
         facts.append("starts a new segment")
     return " · ".join(facts)
 
@@ -202,34 +218,42 @@ def compact_json(value: Any) -> str:
 
 
 def _legend() -> Text:
-    legend = Text("tokens: id/probability in percent; ", style="dim")
-    lower = "p ≥ 0.9", "p ≥ 0.5", "p ≥ 0.1", "below"
-    for (_, style), words in zip(PROBABILITY_STYLES, lower, strict=True):
-        legend.append(f"{words} ", style=style)
-    legend.append("learnt", style="underline")
-    return legend.append("; the text of single tokens is not recorded", style="dim")
+    legend = Text(
+        "tokens: text, or id where it is unknown, / probability in percent; ", style="dim"
+    )
+    for least, style in PROBABILITY_STYLES:
+        legend.append(f"{style} from {100 * least:.0f}", style=style).append(", ", style="dim")
+    return legend.append("underlined", style="underline").append(": learnt", style="dim")
 
 
-def _token_rows(turn: Turn, learns: bool) -> Iterator[tuple[str, Text]]:
-    context = " ".join(map(str, turn.context_ids.tolist()))
+def _word(spell: Spelling, policy: str, token: int) -> str:
+    """The token as one word: its text with white space made visible, or its id."""
+    text = spell(policy, token)
+    if not text:
+        return str(token)
+    return text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥")
+
+
+def _token_rows(turn: Turn, learns: bool, word: Callable[[int], str]) -> Iterator[tuple[str, Text]]:
+    context = safe(" ".join(map(word, turn.context_ids.tolist())), "dim")
     if context:
-        yield f"{len(turn.context_ids)} seen", Text(context, style="dim")
+        yield f"{len(turn.context_ids)} seen", context
     said = turn.completion
     shown = Text()
     for position, token in enumerate(said.token_ids.tolist()):
         has_logprob = position < len(said.logprobs)
         shown.append_text(
-            _token(token, float(said.logprobs[position]) if has_logprob else None, learns)
+            _token(word(token), float(said.logprobs[position]) if has_logprob else None, learns)
         )
         shown.append(" ")
     if shown:
         yield f"{len(said.token_ids)} said", shown
 
 
-def _token(token: int, logprob: float | None, learns: bool) -> Text:
+def _token(word: str, logprob: float | None, learns: bool) -> Text:
     underline = " underline" if learns else ""
     if logprob is None:
-        return Text(str(token), style=underline.strip())
+        return safe(word, underline.strip())
     probability = math.exp(min(logprob, 0.0)) if not math.isnan(logprob) else 0.0
     style = next((s for least, s in PROBABILITY_STYLES if probability >= least), "red")
-    return Text(f"{token}/{100 * probability:.0f}", style=style + underline)
+    return safe(f"{word}/{100 * probability:.0f}", style + underline)

@@ -16,7 +16,7 @@ from kolb.runs.plots import plot_text, sparkline
 from kolb.types import Status
 from kolb.view.render import excerpt, number, safe
 
-CURVES = ("reward/mean", "eval/success")
+CURVES = ("reward/mean", "eval/mean")
 LOG_LINES = 5
 
 
@@ -49,17 +49,38 @@ def _heading(run: RunDirectory) -> Text:
 def _stages(run: RunDirectory, lines: Sequence[dict[str, Any]]) -> Table:
     planned = {s.get("name"): s for s in run.recipe().get("stages", []) if isinstance(s, dict)}
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("stage", "method", "steps", "reward", ""):
+    for name in ("stage", "method", "steps", "from → to", ""):
         table.add_column(name)
     for stage in dict.fromkeys([*planned, *(line["stage"] for line in lines)]):
         mine = [line for line in lines if line["stage"] == stage]
-        rewards = [line["reward/mean"] for line in mine if line.get("reward/mean") is not None]
+        name, values = _course(mine)
         done = len({line["step"] for line in mine if line["step"] > 0})
         plan = planned.get(stage, {})
-        change = f"{number(rewards[0])} → {number(rewards[-1])}" if rewards else "-"
+        change = f"{name} {number(values[0])} → {number(values[-1])}" if values else "-"
         steps = f"{done}/{plan['steps']}" if "steps" in plan else str(done)
-        table.add_row(safe(stage), safe(_method(plan)), steps, change, sparkline(rewards, width=24))
+        table.add_row(safe(stage), safe(_method(plan)), steps, change, sparkline(values, width=24))
     return table
+
+
+def _course(lines: Sequence[dict[str, Any]]) -> tuple[str, list[float]]:
+    """What tells how a stage went: the reward of what was sampled (an expert's says nothing about the
+    agent), else the evaluations, else the first loss."""
+    losses = sorted({name for line in lines for name in line if name.startswith("loss/")})
+    measures = {
+        "reward": ["reward/mean"],
+        "eval": ["eval_start/mean", "eval/mean"],
+        "loss": losses[:1],
+    }
+    for title, names in measures.items():
+        values = [v for ln in lines for n in names if (v := _of_the_agent(ln, n)) is not None]
+        if values:
+            return title, values
+    return "", []
+
+
+def _of_the_agent(line: dict[str, Any], name: str) -> float | None:
+    is_given = name == "reward/mean" and line.get("tokens/sampled") == 0
+    return None if is_given else line.get(name)
 
 
 def _method(plan: dict[str, Any]) -> str:
@@ -68,11 +89,14 @@ def _method(plan: dict[str, Any]) -> str:
 
 
 def _print_curve(out: Console, lines: Sequence[dict[str, Any]]) -> None:
-    known = {name for line in lines for name in line}
+    known = {name for line in lines for name in line if _of_the_agent(line, name) is not None}
     names = [name for name in CURVES if name in known] or sorted(
         n for n in known if n[:5] == "loss/"
     )[:1]
-    series = {name: [(ln["step"], ln[name]) for ln in lines if name in ln] for name in names}
+    series = {
+        name: [(ln["step"], v) for ln in lines if (v := _of_the_agent(ln, name)) is not None]
+        for name in names
+    }
     if any(len(points) > 1 for points in series.values()):
         width = max(20, min(60, out.width - 14))
         plot = plot_text(series, width, 8, ascii_only=not out.encoding.startswith("utf"))

@@ -17,6 +17,7 @@ from kolb.errors import RunDirectoryError
 from kolb.runs.directory import RunDirectory
 from kolb.types import Status
 from kolb.view.render import episode_view, group_view, number, safe
+from kolb.view.spelling import spelling_of
 from kolb.view.summary import print_summary
 
 MAX_CHARS = 4000
@@ -77,7 +78,7 @@ def show_episode(
     max_chars: int = MAX_CHARS,
     console: Console | None = None,
 ) -> None:
-    """Every turn of one episode; with ``tokens`` ids and probabilities too. ``max_chars=0``: whole texts."""
+    """Every turn of one episode; with ``tokens`` each with its probability too. ``max_chars=0``: whole texts."""
     run, out = _opened(run), console or Console()
     found = run.group(step, group)
     if not 0 <= episode < len(found.episodes):
@@ -86,7 +87,9 @@ def show_episode(
         )
     title = f"step {step} · group {group} · episode {episode} of {len(found.episodes)} · task "
     out.print(Text(title, style="bold").append_text(safe(found.task.id)))
-    out.print(episode_view(found.episodes[episode], tokens=tokens, max_chars=max_chars))
+    spelling = spelling_of(run) if tokens else None
+    shown = found.episodes[episode]
+    out.print(episode_view(shown, tokens=tokens, max_chars=max_chars, spelling=spelling))
 
 
 def _opened(run: Run) -> RunDirectory:

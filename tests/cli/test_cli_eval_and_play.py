@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,10 @@ def test_export_writes_the_policy_of_the_checkpoint_into_a_new_folder(run: Path,
     state = json.loads(Path("out/scripted.json").read_text())
     saved = json.loads((run / "checkpoints/000003/learners/agent/scripted.json").read_text())
     assert state == saved
+    if os.name == "posix":
+        fresh = Path("fresh")
+        fresh.touch()
+        assert {f.stat().st_mode for f in Path("out").iterdir()} == {fresh.stat().st_mode}
     assert kolb("export", run, "out") == 2
     assert "out is there and not empty" in capsys.readouterr().err
     assert kolb("export", run, "other", "--policy", "agnt") == 2

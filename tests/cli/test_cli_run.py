@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kolb import __version__
 from kolb.runs.directory import RunDirectory
 
 
@@ -11,7 +12,7 @@ def test_a_run_says_where_it_is_what_it_reached_and_what_to_do_next(here: Path, 
     assert kolb("run", "lake.toml") == 0
     out = capsys.readouterr().out
     assert out.startswith("run: runs/lake-0001\n")
-    assert "explore: mean outcome on test tasks 0." in out
+    assert "explore: success on test 0." in out
     assert "before" in out
     assert "after" in out
     assert "a failed episode: task frozenlake-test-" in out
@@ -32,7 +33,7 @@ def test_quiet_prints_the_result_and_the_folder_only(here: Path, kolb, capsys):
     assert kolb("run", "lake.toml", "--quiet", "--out", here / "mine") == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
-    assert lines[0].startswith("explore: mean outcome on test tasks")
+    assert lines[0].startswith("explore: success on test")
     assert lines[1] == f"run: {here / 'mine'}"
 
 
@@ -46,7 +47,8 @@ def test_quiet_prints_the_result_and_the_folder_only(here: Path, kolb, capsys):
         (["run", "--resume", "nowhere"], "nowhere does not exist"),
         (["eval", "lake.toml", "--checkpoint", "3"], "a recipe, which has no checkpoints"),
         (["eval", "lake.toml", "--split", "tset"], "tset"),
-        (["play", "lake.toml", "--task", "lake-9"], "has 6 tasks and none is 'lake-9'"),
+        (["play", "lake.toml", "--task", "lake-9"], "give a number from 0 to 5, or an id such as"),
+        (["play", "lake.toml", "--split", "tset"], "did you mean 'test'?"),
         (["view", "nowhere"], "nowhere does not exist"),
         (["check", "grid_txt"], "did you mean 'grid_text'?"),
         (["models", "get", "smollm"], "did you mean 'smollm2-135m'?"),
@@ -81,13 +83,34 @@ def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_end(here: Path, kolb, caps
     with monkeypatch.context() as patch:
         patch.setattr(Progress, "step", interrupted)
         assert kolb("run", "lake.toml", "--quiet", "--out", "cut") == 130
-    assert "kolb run --resume cut" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        "\nstopped. The run goes on from its checkpoint of step 1, with\n  kolb run --resume cut\n"
+    )
     assert RunDirectory.open("cut").steps()[-1] < 4
 
     assert kolb("run", "--resume", "cut", "--quiet") == 0
     assert numbers("cut") == numbers("whole")
     weights = "checkpoints/000004/learners/agent/scripted.json"
     assert Path("cut", weights).read_bytes() == Path("whole", weights).read_bytes()
+
+
+def test_ctrl_c_before_any_checkpoint_does_not_promise_one(here: Path, kolb, capsys, monkeypatch):
+    from kolb.runs.progress import Progress
+
+    def interrupted(self, *_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Progress, "step", interrupted)
+    assert kolb("run", "lake.toml", "--set", "checkpoints.every=0", "--out", "cut") == 130
+    assert "from the start: it has no checkpoint yet, with" in capsys.readouterr().err
+    monkeypatch.setattr(Progress, "__enter__", interrupted)
+    assert kolb("run", "lake.toml", "--out", "never") == 130
+    assert capsys.readouterr().err == "\nstopped. Nothing was written yet.\n"
+
+
+def test_the_version_is_told(kolb, capsys):
+    assert kolb("--version") == 0
+    assert capsys.readouterr().out == f"kolb {__version__}\n"
 
 
 def numbers(run: str) -> list[dict[str, object]]:

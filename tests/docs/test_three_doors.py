@@ -160,6 +160,16 @@ def test_the_example_environment_passes_kolb_check(kolb: Command, capsys: Any) -
     assert "no problem found" in capsys.readouterr().out
 
 
+def test_a_world_without_fork_passes_kolb_check_with_a_note(
+    kolb: Command, capsys: Any, tmp_path: Path
+) -> None:
+    text = (EXAMPLES / "guess_number.py").read_text()
+    text = text.replace("Replayable(lambda: ", "SingleUse(").replace("Replayable", "SingleUse")
+    (tmp_path / "once.py").write_text(text)
+    assert kolb("check", tmp_path / "once.py") == 0
+    assert "note: fork (task guess-train-0): there is none" in capsys.readouterr().out
+
+
 def test_its_expert_finds_the_number_in_as_many_guesses_as_bisection_takes() -> None:
     source = plugins.load(str(EXAMPLES / "guess_number.py"), "kolb.envs", "ENVIRONMENT")(high=20)
     lengths = [len(source.expert(task)) for task in source.tasks("train")]

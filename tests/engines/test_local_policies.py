@@ -338,6 +338,8 @@ def test_a_base_that_is_not_there_is_a_recipe_error(tmp_path):
         TorchLocal().open_policy("a", ModelSpec(base=str(tmp_path / "no-such-model")))
     with pytest.raises(RecipeError, match="needs `base`, or `build`"):
         TorchLocal().open_policy("a", ModelSpec())
+    with pytest.raises(RecipeError, match=r"(?s)build: .*hidden size"):
+        TorchLocal().open_policy("a", spec("llama", hidden_size=65))
     with pytest.raises(RecipeError, match="model_type"):
         TorchLocal().open_policy(
             "a", ModelSpec(build={"model_type": "lama"}, tokenizer=tokenizer_folder())

@@ -253,4 +253,53 @@ def test_a_source_that_raises_or_lists_nothing_is_reported():
 
 def test_a_problem_reads_as_a_sentence():
     problem = Problem("expert", "t-1", "reward 0", "a win")
-    assert str(problem) == "expert (task t-1): saw reward 0; expected a win"
+    assert str(problem) == "expert (task t-1): reward 0; expected a win"
+
+
+def test_a_bare_world_is_told_how_to_wrap_it_once():
+    @dataclass(frozen=True)
+    class Source(Line):
+        def environment(self, task):
+            return Walk(task)
+
+    [problem] = check(Source(), tasks=3)
+    assert problem.name == "environment"
+    assert "gave Walk without close; wrap it: SingleUse(...) or Replayable(" in problem.seen
+
+
+def test_a_missing_fork_is_a_note_and_no_breach():
+    @dataclass(frozen=True)
+    class Source(Line):
+        def environment(self, task):
+            return SingleUse(Walk(task))
+
+    [note] = check(Source(), tasks=3)
+    assert (note.name, note.is_note) == ("fork", True)
+    assert str(note).startswith("fork (task train-0): there is none.")
+
+
+def test_one_fault_is_one_problem_with_its_line():
+    class Raises(Walk):
+        async def step(self, message):
+            return StepResult(ASK, reward=1 / 0)
+
+    [problem] = check(Line(Raises), tasks=3)
+    assert problem.name == "step_results"
+    assert "ZeroDivisionError" in problem.seen
+    assert "test_checker.py, line " in problem.seen
+    assert problem.expected == "that every message is answered by a StepResult"
+
+
+def test_tasks_that_are_no_list_and_an_expert_that_is_none_are_found():
+    @dataclass(frozen=True)
+    class NoTasks(Line):
+        def tasks(self, split):
+            return None
+
+    @dataclass(frozen=True)
+    class OddExpert(Line):
+        def expert(self, task):
+            return 5
+
+    assert "NoneType" in check(NoTasks())[0].seen
+    assert "expert(task) gave 5" in check(OddExpert(), tasks=1)[0].seen

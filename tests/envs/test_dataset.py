@@ -274,8 +274,12 @@ def test_an_empty_split_says_which_option_fills_it(write):
         source.tasks("test")
     with pytest.raises(RecipeError, match=r"'dev'.*is empty: set dev_fraction"):
         source.tasks("dev")
-    with pytest.raises(RecipeError, match=r"'train'.*has no rows left"):
+    with pytest.raises(RecipeError, match=r"'train' is empty: .*empty.jsonl has no rows"):
         Dataset(write("empty.jsonl", "\n")).tasks("train")
+    with pytest.raises(RecipeError, match=r"'test' is empty: .*empty.jsonl has no rows"):
+        Dataset(write("empty.jsonl", "\n"), test_fraction=0.5).tasks("test")
+    with pytest.raises(RecipeError, match=r"'dev' .*none fell into dev_fraction = 1e-06"):
+        Dataset(write("d.jsonl", ARITHMETIC), dev_fraction=1e-6).tasks("dev")
 
 
 # ---------------------------------------------------------------------------------------- mistakes

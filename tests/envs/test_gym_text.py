@@ -9,7 +9,7 @@ import pytest
 
 gymnasium = pytest.importorskip("gymnasium")
 
-from kolb.envs.gym_text import GymText, parse_choice, plain_text  # noqa: E402
+from kolb.envs.gym_text import GymText, fitting_kwargs, parse_choice, plain_text  # noqa: E402
 from kolb.errors import RecipeError  # noqa: E402
 
 ANSI = {"render_mode": "ansi"}
@@ -168,3 +168,15 @@ def test_colours_go_and_only_a_coloured_background_becomes_brackets():
 )
 def test_the_last_named_action_counts_and_longer_names_win(reply, choice):
     assert parse_choice(reply, ("up", "pick", "Pick up")) == choice
+
+
+def test_defaults_fit_the_environment_and_what_is_given_comes_on_top():
+    assert fitting_kwargs("FrozenLake-v1") == {"is_slippery": False, "render_mode": "ansi"}
+    assert fitting_kwargs("Taxi-v4") == {"render_mode": "ansi"}
+    assert fitting_kwargs("Blackjack-v1") == {}
+    wide = GymText(kwargs={"map_name": "8x8"}, train_tasks=1)
+    assert len(wide.expert(wide.tasks("train")[0])) == 14
+    with pytest.raises(RecipeError, match=r"Blackjack-v1 observes .*give describe ="):
+        GymText(env_id="Blackjack-v1")
+    with pytest.raises(RecipeError, match=r"with kwargs = .*'slippery': 1"):
+        GymText(kwargs={"slippery": 1})

@@ -256,12 +256,43 @@ def test_a_broken_group_is_dropped_whole_counted_and_never_trained_on(tmp_path: 
     assert "ZeroDivisionError: the world is broken" in broken.episodes[0].failure.traceback
 
 
+def test_the_first_breakage_is_told_once_and_counted_for_a_method_without_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = StopsAfter(-1)
+    bare = recipe(source=Guess("raises", troubled=1, size=4), steps=2)
+    method = type(bare.stages[0].method)
+    credit = method.credit
+
+    def silent(self: Any, groups: Any, state: Any) -> Any:
+        return replace(credit(self, groups, state), groups=(), metrics={})
+
+    monkeypatch.setattr(method, "credit", silent)
+    run(bare, tmp_path / "run", engine=engine(), observer=heard)
+    assert [line["errors/environment"] for line in metrics_of(tmp_path / "run")] == [4, 4]
+    told = [note for note in heard.notes if "broke" in note]
+    assert len(told) == 1
+    assert told[0].startswith("step 1: an episode broke and is left out: task 'train-0', index 0")
+    assert "ZeroDivisionError: the world is broken" in told[0]
+    assert told[0] in (tmp_path / "run" / "log.txt").read_text()
+
+
 def test_too_many_failures_stop_the_run_with_the_first_traceback_and_it_can_go_on(
     tmp_path: Path,
 ) -> None:
     source = Guess("raises", troubled=3, size=4)
-    with pytest.raises(TooManyFailuresError, match=r"75% .*\n\n[^$]*ZeroDivisionError: the world"):
+    with pytest.raises(
+        TooManyFailuresError, match=r"75% .*\n\n[^$]*ZeroDivisionError: the world"
+    ) as caught:
         run(recipe(source=source, steps=1), tmp_path / "run", engine=engine())
+    said = str(caught.value)
+    files = [line for line in said.splitlines() if line.startswith("  File ")]
+    assert len(files) == 1
+    assert "loop_toys.py" in files[0]
+    assert f"The whole traceback is in {tmp_path / 'run' / 'log.txt'}." in said
+    whole = (tmp_path / "run" / "log.txt").read_text()
+    assert "kolb/boundary.py" in whole
+    assert "During handling" not in whole
     result = run(
         recipe(source=Guess(size=4), steps=1), tmp_path / "run", engine=engine(), resume=True
     )
@@ -384,3 +415,25 @@ def test_the_public_fake_is_what_the_recipe_name_loads() -> None:
 
     assert plugins.load("scripted", "kolb.engines", "ENGINE") is Scripted
     assert guess([], 5) == guess([], 5)
+
+
+class Forgetful(Grpo):
+    def credit(self, groups: Any, state: Any) -> Any:
+        super().credit(groups, state)
+
+
+class Unpacked(Grpo):
+    async def collect(self, tasks: Any, world: Any) -> Any:
+        return [e for g in await super().collect(tasks, world) for e in g.episodes]
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        (Forgetful(group_size=2), r"credit\(\) of method 'grpo' gave None; it must return a kolb"),
+        (Unpacked(group_size=2), r"collect\(\) of method 'grpo' gave a list of Episode; it must"),
+    ],
+)
+def test_what_a_method_gives_is_checked_in_words(tmp_path: Path, method: Any, said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        run(recipe(method=method, steps=1), tmp_path / "run", engine=engine())

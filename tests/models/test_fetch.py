@@ -209,6 +209,8 @@ def test_resolve_knows_names_folders_and_hub_names(
     assert fetch.resolve("mine") == "mine"
     assert fetch.resolve("Qwen/Qwen3-0.6B") == "Qwen/Qwen3-0.6B"
     assert fetch.resolve("gpt2") == "gpt2"
+    with pytest.raises(RecipeError, match="no known model; did you mean 'smollm2-135m'"):
+        fetch.resolve("smolm2-135m")
     for absent in ("./absent", "/absent/model", "runs/a/model"):
         with pytest.raises(RecipeError, match="no model folder"):
             fetch.resolve(absent)

@@ -13,7 +13,7 @@ DATA = {
     "engine": {"use": "torch_local"},
     "policies": {
         "agent": {
-            "build": {"model_type": "llama", "hidden_size": 16},
+            "build": {"model_type": "llama", "hidden_size": 16, "num_attention_heads": 2},
             "tokenizer": {"train_on": "lake", "vocab_size": 320, "tasks": 40},
         }
     },
@@ -71,3 +71,46 @@ def test_a_tokenizer_needs_an_environment_of_a_stage():
     agent = {"build": {"model_type": "llama"}}
     with pytest.raises(RecipeError, match="built from nothing needs a tokenizer"):
         recipe.parse({**DATA, "policies": {"agent": agent}})
+
+
+def test_a_config_that_makes_no_model_is_refused_by_its_table(tmp_path: Path):
+    with pytest.raises(RecipeError, match=r"^\[policies.agent.build\]: .*hidden size \(17\)"):
+        prepare_models(recipe.parse(changed(hidden_size=17)), tmp_path)
+
+
+def on_file(file: Path, table: dict) -> dict:
+    agent = {**DATA["policies"]["agent"], "tokenizer": {"train_on": "mine", "vocab_size": 300}}
+    return {
+        **DATA,
+        "policies": {"agent": agent},
+        "environments": {"mine": {"use": str(file), **table}},
+    }
+
+
+def test_rows_of_prompt_and_answer_are_text_to_train_on(tmp_path: Path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "zebra zebra", "answer": "quagga"}\n' * 2)
+    table = {"use": "dataset", "path": str(rows), "reward": "exact_match"}
+    data = {**on_file(rows, {}), "environments": {"mine": table}}
+    model = prepare_models(recipe.parse(data), tmp_path / "run").policies["agent"].model
+    tokenizer = AutoTokenizer.from_pretrained(model.tokenizer)
+    assert [len(tokenizer.encode(word)) for word in ("zebra", "quagga")] == [1, 1]
+
+
+def test_a_world_that_raises_is_named_with_task_and_line(tmp_path: Path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from dataclasses import dataclass\n"
+        "from kolb.types import Task\n"
+        "@dataclass(frozen=True)\n"
+        "class Mine:\n"
+        "    def tasks(self, split): return [Task(f'{split}-0')]\n"
+        "    def environment(self, task): return 1 / 0\n"
+        "ENVIRONMENT = Mine\n"
+    )
+    said = (
+        r"^\[policies.agent.tokenizer\] train_on = 'mine': environment of task train-0 raised "
+        r"ZeroDivisionError: .*mine.py, line 6"
+    )
+    with pytest.raises(RecipeError, match=said):
+        prepare_models(recipe.parse(on_file(file, {})), tmp_path / "run")

@@ -181,3 +181,27 @@ def test_reading_a_recipe_loads_neither_torch_nor_transformers(folder: Path):
     )
     command = [sys.executable, "-c", code, str(folder / "lake.toml")]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('    name = "toy"\n', "", "has no name; write `name: ClassVar"),
+        (
+            "    async def collect",
+            "    async def colect",
+            "has no collect; write `async def collect",
+        ),
+        ('roles = ("solver", "judge")', 'roles = "solver"', "roles = 'solver' is one text"),
+    ],
+)
+def test_a_method_that_lacks_a_part_is_refused_with_the_line_to_write(
+    folder: Path, old: str, new: str, said: str
+):
+    file = folder / "method.py"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    with pytest.raises(RecipeError) as caught:
+        recipe.load(folder / "lake.toml")
+    assert said in str(caught.value)

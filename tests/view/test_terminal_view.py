@@ -5,6 +5,8 @@ import io
 import pytest
 from fabricated_runs import attempt, broken, group
 from rich.console import Console
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from kolb.errors import RunDirectoryError
 from kolb.runs.directory import RunDirectory
@@ -51,14 +53,29 @@ def line_with(text, word):
 
 def test_the_summary_tells_stages_metrics_failures_and_the_log(run):
     text = shown(terminal.summary, run.path)
-    assert line_with(text, "imitation") == "warm imitation 1/1 -"
-    assert line_with(text, "erl") == "rl erl 2/40 0.25 → 0.75 ▁█"
+    assert line_with(text, "imitation") == "warm imitation 1/1 loss 2 → 2 ▁"
+    assert line_with(text, "erl") == "rl erl 2/40 reward 0.25 → 0.75 ▁█"
     assert "• reward/mean" in text
     assert line_with(text, "metrics of step") == "metrics of step 3"
     assert line_with(text, "a/b") == "a/b - reward/mean 0.75"
     assert "1 of 5 episodes broke: 1 env_error" in text
     assert "the newest is step 2, group 0, episode 1: step raised: [red]no[/red]" in text
     assert "a group was [dropped]" in text
+
+
+def test_an_experts_reward_is_neither_the_course_of_a_stage_nor_a_point_of_the_curve(tmp_path):
+    recipe = {"name": "x", "stages": [{"name": n, "steps": 2} for n in ("warm", "rl")]}
+    given, own = {"reward/mean": 1.0, "tokens/sampled": 0}, {"tokens/sampled": 9}
+    with RunDirectory.create(tmp_path / "r", recipe) as run:
+        run.record(1, [], {**given, "loss/ce": 2.0, "eval_start/mean": 0.01}, stage="warm")
+        run.record(2, [], {**given, "loss/ce": 1.0, "eval/mean": 0.03}, stage="warm")
+        run.record(3, [], {**own, "reward/mean": 0.05}, stage="rl")
+        run.record(4, [], {**own, "reward/mean": 0.25}, stage="rl")
+        text = shown(terminal.summary, run)
+    assert line_with(text, "warm") == "warm - 2/2 eval 0.01 → 0.03 ▁█"
+    assert line_with(text, "rl") == "rl - 2/2 reward 0.05 → 0.25 ▁█"
+    assert line_with(text, "0.25 │").startswith("0.25 │")
+    assert "   1 │" not in text
 
 
 def test_an_empty_run_says_so(tmp_path):
@@ -91,7 +108,7 @@ def test_an_episode_is_shown_turn_by_turn(run):
         "says [right] it is",
         "feedback you moved",
         "says 7",
-        "turn 1 of 1 · 2 tokens, sampled by version 3 · starts a new segment",
+        "turn 1 of 1 · 2 tokens, sampled by version 3",
         "turn 1 of 1 · text without tokens, given",
     ):
         assert row in rows, row
@@ -127,6 +144,27 @@ def test_tokens_are_coloured_by_probability_and_underlined_where_they_are_learnt
     coloured = shown(terminal.show_episode, run, 3, 0, 0, tokens=True, colour=True)
     assert "\x1b[4;32m5/90\x1b[0m" in coloured
     assert "\x1b[4;31m6/8\x1b[0m" in coloured
+
+
+def test_tokens_are_spelled_by_the_tokenizer_that_was_trained_for_the_run(run):
+    vocabulary = {"<unk>": 0, "a": 1, "b": 2, "c d": 3, "[x]": 5, "e\n": 6}
+    home = run.path / "models" / "agent"
+    home.mkdir(parents=True)
+    Tokenizer(WordLevel(vocabulary, "<unk>")).save(str(home / "tokenizer.json"))
+    text = shown(terminal.show_episode, run, 3, 0, 0, tokens=True)
+    assert "[x]/90 e⏎/8" in text
+    assert line_with(text, "3 seen") == "3 seen a b c␣d"
+    assert "green from 90, cyan from 50, yellow from 10, red from 0" in " ".join(text.split())
+
+
+def test_only_a_later_turn_says_that_it_starts_a_new_segment(tmp_path):
+    turn = attempt(0).trajectories[0].turns[0]
+    both = Episode("lake-7", 0, (Trajectory("solver", "agent", (turn, turn)),))
+    with RunDirectory.create(tmp_path / "r", {}) as run:
+        run.record(1, [group(both)], {})
+        text = shown(terminal.show_episode, run, 1, 0, 0)
+    assert text.count("starts a new segment") == 1
+    assert "starts a new segment" in line_with(text, "turn 2 of 2")
 
 
 def test_tokens_of_a_trajectory_that_does_not_learn_are_not_underlined(tmp_path):
@@ -212,7 +250,7 @@ def test_browsing_answers_mistakes_in_words_and_stays(run):
     answers = browsed(run, "g 9", "e x", "s 99", "?", "t")
     assert answers[0].strip() == "step 3 has groups 0 to 1, not 9"
     assert answers[1].strip() == "'e x': expected a whole number after the letter"
-    assert "no episodes of step 99" in answers[2]
+    assert "no episodes of step 99" in " ".join(answers[2].split())
     assert answers[3].startswith("n next episode")
     assert "5/90" in answers[4]
 

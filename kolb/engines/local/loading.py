@@ -38,6 +38,7 @@ def load(spec: ModelSpec) -> tuple[Any, Any]:
 
 def build(spec: ModelSpec) -> tuple[Any, Any]:
     """Random weights from a config; the vocabulary and the special ids follow the tokenizer."""
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     from kolb.models.fetch import resolve
@@ -55,16 +56,16 @@ def build(spec: ModelSpec) -> tuple[Any, Any]:
         **spec.build,
     }
     try:
-        config = AutoConfig.for_model(options.pop("model_type"), **options)
-    except (KeyError, ValueError) as error:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(spec.seed)
+            config = AutoConfig.for_model(options.pop("model_type"), **options)
+            model = AutoModelForCausalLM.from_config(
+                config, dtype=torch.float32, attn_implementation="eager"
+            )
+    except (KeyError, ValueError, TypeError, RuntimeError, StrictDataclassError) as error:
         raise RecipeError(
-            f"build: {error}; model_type is one that transformers knows, such as 'llama'"
+            f"build: {error}; the keys are those of the transformers config of `model_type`, such as 'llama'"
         ) from error
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(spec.seed)
-        model = AutoModelForCausalLM.from_config(
-            config, dtype=torch.float32, attn_implementation="eager"
-        )
     model.set_attn_implementation(attention.IMPLEMENTATION)
     return model, tokenizer
 
@@ -97,6 +98,9 @@ def silence_dropout(hf: Any) -> None:
 
 def save_folder(hf: Any, tokenizer: Any, path: Path) -> None:
     """A plain Hugging Face folder, with weights as they are."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
     before = hf.config._attn_implementation
     hf.set_attn_implementation("eager")
     try:
