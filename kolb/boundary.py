@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 import math
 import os
 import re
@@ -159,7 +160,7 @@ async def guarded_call(call: Callable[..., Any], *args: Any, what: str, seconds:
 
     async def run() -> Any:
         answer = call(*args)
-        return await answer if hasattr(answer, "__await__") else answer
+        return await answer if inspect.isawaitable(answer) else answer
 
     return await guard(run(), what=what, seconds=seconds)
 

@@ -64,7 +64,6 @@ class TorchLocal:
                 f"engine: compute = {self.compute!r}; it is auto, float32 or bfloat16"
             )
         self._shared: dict[Any, LocalModel] = {}
-        self._learners: list[LocalLearner] = []
 
     def open_policy(
         self,
@@ -97,7 +96,7 @@ class TorchLocal:
             optimizer,
             lora=lora,
             keep_base=keep_base,
-            micro_tokens=self.micro_tokens or self._micro_tokens(local),
+            micro_tokens=self._micro_tokens(local),
             new_sampler=new_sampler,
         )
 
@@ -152,9 +151,7 @@ class TorchLocal:
         from kolb.engines.local.sampler import Decoder
 
         rows = self.max_rows or (128 if local.device.type == "cpu" else 256)
-        return Decoder(
-            local, adapter, parking, rows, self.micro_tokens or self._micro_tokens(local)
-        )
+        return Decoder(local, adapter, parking, rows, self._micro_tokens(local))
 
     def _parking(self) -> Any:
         from kolb.engines.local.rows import Parking
@@ -162,15 +159,16 @@ class TorchLocal:
         return Parking(budget=self.parking_mib * 2**20)
 
     def _micro_tokens(self, local: LocalModel) -> int:
-        """Activations of one token: per layer about a dozen hidden vectors and four of the inner width."""
+        """The option, or what memory allows: the activations of one token are about a dozen hidden vectors and
+        four of the inner width per layer. On a CPU nothing is gained beyond 4096 (docs/log.md)."""
+        if self.micro_tokens:
+            return self.micro_tokens
         config = local.hf.config.get_text_config()
         hidden, layers = config.hidden_size, config.num_hidden_layers
         inner = getattr(config, "intermediate_size", None) or 4 * hidden
         per_token = 4 * layers * (14 * hidden + 4 * inner)
         if local.device.type == "cpu":
-            return max(
-                1024, min(4096, 2**30 // per_token)
-            )  # beyond 4096 nothing is gained (docs/log.md)
+            return max(1024, min(4096, 2**30 // per_token))
         return max(1024, min(32768, 2**33 // per_token))
 
 

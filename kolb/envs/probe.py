@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from kolb.boundary import checked_environment, checked_messages, checked_step, guard, place_of
+from kolb.boundary import (
+    checked_environment,
+    checked_messages,
+    checked_step,
+    guarded_call,
+    place_of,
+)
 from kolb.envs.base import EnvironmentSource, shorten
 from kolb.errors import EnvironmentFailure, KolbError, RecipeError
 from kolb.types import Environment, Message, StepResult, Task
@@ -63,12 +69,8 @@ class Probe:
         self.faults.add(fault)
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        async def run() -> Any:
-            answer = function(*arguments)
-            return await answer if isinstance(answer, Awaitable) else answer
-
         what = getattr(function, "__name__", "call")
-        return await guard(run(), what=what, seconds=self.timeout_s)
+        return await guarded_call(function, *arguments, what=what, seconds=self.timeout_s)
 
     async def new(self) -> Environment:
         environment = await self.call(self.source.environment, self.task)

@@ -8,7 +8,6 @@ tokenizer is then trained on what the environment and its expert say, and kept i
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kolb.boundary import checked_environment, checked_messages, checked_step, guard
+from kolb.boundary import (
+    checked_environment,
+    checked_messages,
+    checked_step,
+    guarded_call,
+)
 from kolb.envs.base import EnvironmentSource
 from kolb.errors import KolbError, RecipeError
 from kolb.stage import PolicySpec, Recipe
@@ -174,9 +178,4 @@ def contents(messages: Sequence[Mapping[str, Any]]) -> list[str]:
 
 async def outside(what: str, task: Task, call: Callable[..., Any], *args: Any) -> Any:
     """The answer of the environment's code, sync or async, behind the guard."""
-
-    async def run() -> Any:
-        answer = call(*args)
-        return await answer if inspect.isawaitable(answer) else answer
-
-    return await guard(run(), what=f"{what} of task {task.id}", seconds=TIMEOUT_S)
+    return await guarded_call(call, *args, what=f"{what} of task {task.id}", seconds=TIMEOUT_S)
