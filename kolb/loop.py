@@ -114,7 +114,7 @@ async def run_stages(running: Running, orders: Mapping[str, TaskOrder]) -> Resul
     result = Result(running.directory.path, running.at.step, running.library)
     result.was_finished = running.is_finished
     for stage in running.stages_left():
-        while running.at.stage_step < stage.steps:
+        while not running.is_over(stage):
             tasks = orders[stage.name].of(running.at.stage_step)
             result.metrics = await take_step(running, stage, tasks, result)
     result.steps, result.library = running.at.step, running.library

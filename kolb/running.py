@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -32,6 +33,8 @@ class Position:
     step: int = 0
     stage: int = 0
     stage_step: int = 0
+    stage_tokens: int = 0
+    """Sampled in this stage so far, thrown-away tries included."""
     method_state: Any = None
     bad_updates: int = 0
     """Updates in a row whose loss or gradient was not finite."""
@@ -91,6 +94,8 @@ class Running:
         self.at = Position()
         self._recorded_library = 0
         self._has_told_of_failures = False
+        self._sampled: Counter[str] = Counter()
+        """What the step under way has sampled so far, by policy."""
 
     # -------------------------------------------------------------------------- opening, restoring
 
@@ -135,7 +140,14 @@ class Running:
     @property
     def is_finished(self) -> bool:
         last = len(self.recipe.stages) - 1
-        return self.at.stage == last and self.at.stage_step >= self.recipe.stages[last].steps
+        return self.at.stage == last and self.is_over(self.recipe.stages[last])
+
+    def is_over(self, stage: Stage) -> bool:
+        """Whether the stage under way has taken its steps or spent its tokens."""
+        return self.at.stage_step >= stage.steps or self.is_spent(stage)
+
+    def is_spent(self, stage: Stage) -> bool:
+        return 0 < stage.token_budget <= self.at.stage_tokens
 
     def stages_left(self) -> Iterator[Stage]:
         """From the current stage on; a new stage starts with a fresh method state."""
@@ -149,7 +161,9 @@ class Running:
     def world(self, stage: Stage) -> LiveWorld:
         step = self.at.step + 1
         seed = derive_seed(self.recipe.seed, stage.name, step)
-        return LiveWorld(stage, self.samplers, self.library, seed, step, stage.sampling)
+        world = LiveWorld(stage, self.samplers, self.library, seed, step, stage.sampling)
+        self._sampled = world.tokens
+        return world
 
     def stop_if_broken(self, groups: Sequence[Group], stage: Stage) -> None:
         """TooManyFailuresError above the allowed share; the steps before are saved first."""
@@ -232,6 +246,12 @@ class Running:
         that a resumed run meets the same state as an uninterrupted one."""
         self.at.step += 1
         self.at.stage_step += 1
+        self.at.stage_tokens += self._sampled.total()
+        if self.is_spent(stage) and self.at.stage_step < stage.steps:
+            self.listeners.note(
+                f"stage {stage.name!r} ends with step {self.at.stage_step} of {stage.steps}: "
+                f"{self.at.stage_tokens} tokens were sampled in it (token_budget = {stage.token_budget})"
+            )
         try:
             self.at.method_state = json.loads(json.dumps(update.state))
         except (TypeError, ValueError) as error:
@@ -243,8 +263,8 @@ class Running:
     def is_evaluation_due(self, stage: Stage) -> bool:
         if stage.evaluation is None:
             return False
-        every, done = stage.evaluation.every, self.at.stage_step
-        return done == stage.steps or (every > 0 and done % every == 0)
+        every = stage.evaluation.every
+        return self.is_over(stage) or (every > 0 and self.at.stage_step % every == 0)
 
     def metrics_of(
         self, stage: Stage, update: Update, reports: Sequence[PolicyReport], world: LiveWorld
@@ -254,6 +274,7 @@ class Running:
             metrics |= report.metrics(f"/{report.policy}" if len(stage.learn) > 1 else "")
         metrics |= {f"tokens/{policy}": world.tokens[policy] for policy in sorted(world.tokens)}
         metrics["tokens/sampled"] = world.tokens.total()
+        metrics["tokens/stage"] = self.at.stage_tokens
         metrics["updates/skipped"] = sum(len(r.skipped) for r in reports)
         if self.library.version:
             metrics["library/version"] = self.library.version
@@ -273,7 +294,7 @@ class Running:
         self._recorded_library = self.library.version
         self.listeners.step(stage.name, self.at.step, metrics)
         every = self.recipe.checkpoints.every
-        if self.at.stage_step == stage.steps or (every > 0 and self.at.step % every == 0):
+        if self.is_over(stage) or (every > 0 and self.at.step % every == 0):
             self.save(stage)
             checkpoints.prune(self.directory, self.recipe.checkpoints.keep)
 

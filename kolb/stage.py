@@ -89,6 +89,9 @@ class Evaluation:
 class Stage:
     """A Method for ``steps`` steps on one environment, with the policies that learn.
 
+    With a ``token_budget`` the stage also ends after the first step at which its policies have sampled that
+    many tokens in it, thrown-away tries included and evaluations not (0: ``steps`` alone decides).
+
     ``roles`` maps each of the method's roles to a policy; ``learn`` lists the policies whose weights move.
     Each step takes ``tasks_per_step`` tasks. The examples of a step are cut into ``updates_per_step``
     optimiser steps, ``epochs`` times over. ``history``: ``all`` shows a role its whole conversation,
@@ -108,6 +111,7 @@ class Stage:
     tasks_per_step: int = 8
     updates_per_step: int = 1
     epochs: int = 1
+    token_budget: int = 0
     schedule: str = "constant"
     warmup_steps: int = 0
     learning_rate: float | None = None
@@ -130,7 +134,12 @@ class Stage:
                 raise RecipeError(
                     f"stage {self.name!r}: {what} must be at least 1, not {getattr(self, what)}"
                 )
-        at_least(0, warmup_steps=self.warmup_steps, learning_rate=self.learning_rate or 0.0)
+        at_least(
+            0,
+            token_budget=self.token_budget,
+            warmup_steps=self.warmup_steps,
+            learning_rate=self.learning_rate or 0.0,
+        )
         for role in self.method.roles:
             if role not in self.roles:
                 raise RecipeError(
