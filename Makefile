@@ -4,7 +4,7 @@ PIP_FLAGS ?=
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_FLAGS)
 PYTEST = OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2
 
-.PHONY: help install quickstart test test-fast lint format bench clean
+.PHONY: help install quickstart test test-fast lint format bench evidence-erl clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,9 @@ format: .venv/.installed-dev  ## let ruff rewrite what it can
 
 bench: .venv/.installed-dev  ## the engine against plain transformers
 	.venv/bin/python benchmarks/engine.py
+
+evidence-erl: .venv/.installed  ## ERL against RLVR and its ablations: hours; goes on where it was stopped
+	.venv/bin/python -m evidence.erl
 
 clean:  ## removes .venv and caches, keeps runs/
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist

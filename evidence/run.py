@@ -1,0 +1,146 @@
+"""Runs what is not finished: every arm and seed as a process of its own, a few at a time.
+
+A finished run is left alone and an interrupted one goes on. A run of another recipe is an error, so that no
+old number passes for a new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from evidence.measure import is_finished
+from evidence.plan import Arm, Experiment, ExtraSet, Sets
+from kolb import recipe as recipes
+from kolb.cli.opened import read_source
+from kolb.errors import RunDirectoryError
+from kolb.runs.directory import RunDirectory
+
+ROOT = Path(__file__).parents[1]
+POLL_S = 0.2
+GRACE_S = 20.0
+TAIL_LINES = 15
+
+
+@dataclass(frozen=True)
+class Job:
+    """One ``kolb`` command; ``log`` takes what it prints."""
+
+    label: str
+    words: tuple[str, ...]
+    log: Path
+
+    def start(self) -> subprocess.Popen[bytes]:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+        with open(self.log, "wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "kolb", *self.words],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment,
+            )  # fmt: skip
+
+    def tail(self) -> str:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(f"    {line}" for line in lines[-TAIL_LINES:])
+
+
+def options(sets: Sets) -> tuple[str, ...]:
+    return tuple(word for text in sets for word in ("--set", text))
+
+
+def training_job(experiment: Experiment, arm: Arm, seed: int, root: Path) -> Job | None:
+    """What is left to do for this arm and seed; None when its run is finished."""
+    path, sets = experiment.folder(root, arm, seed), experiment.sets(arm, seed)
+    wanted = recipes.load(experiment.recipe, sets)
+    words = ("run", str(experiment.recipe), *options(sets), "--out", str(path), "--quiet")
+    if (path / "env.json").exists():
+        run = RunDirectory.open(path)
+        if recipes.parse(run.recipe()).resolved != wanted.resolved:
+            raise RunDirectoryError(
+                f"{path} is a run of another recipe than {experiment.recipe} with {' '.join(sets)} is now; "
+                "move it away or delete it, and it is run again"
+            )
+        if is_finished(run):
+            return None
+        words = ("run", "--resume", str(path), "--quiet")
+    label = f"{experiment.name}/{arm.name}/seed-{seed}"
+    return Job(label, words, path.with_suffix(".log"))
+
+
+def filled(extra: ExtraSet, data: Path) -> Sets:
+    return tuple(text.replace("{data}", str(data)) for text in extra.sets)
+
+
+def extra_job(
+    experiment: Experiment, arm: Arm, seed: int, extra: ExtraSet, roots: tuple[Path, Path]
+) -> Job | None:
+    """The evaluation of a finished run on ``extra``; None when it is done or cannot be. ``roots`` are the
+    folder of the runs and that of the data."""
+    root, data = roots
+    path, file = (
+        experiment.folder(root, arm, seed),
+        experiment.extra_file(root, arm, seed, extra),
+    )
+    sets = filled(extra, data)
+    is_done = file.exists() and json.loads(file.read_text())["sets"] == list(extra.sets)
+    is_ready = (path / "env.json").exists() and is_finished(RunDirectory.open(path))
+    if is_done or not is_ready or (extra.needs and not (data / extra.needs).exists()):
+        return None
+    asked = ("--episodes", "0", "--samples", str(extra.samples))
+    words = ("eval", str(path), *asked, *options(sets))
+    label = f"{experiment.name}/{arm.name}/seed-{seed}/{extra.name}"
+    return Job(label, words, path.with_name(f"{path.name}-{extra.name}.log"))
+
+
+def keep_extra(job: Job, extra: ExtraSet, data: Path) -> None:
+    """Moves what ``kolb eval`` wrote to the extra's own file, with what it was and the tasks' tags."""
+    path, sets = Path(job.words[1]), filled(extra, data)
+    [written] = re.findall(r"^written to (.+)$", job.log.read_text(), re.M)
+    content = json.loads(Path(written).read_text())
+    stage = read_source(str(path), sets=sets).stage()
+    tasks = stage.source.tasks(content["evaluation"]["split"])
+    tags = {task.id: str(task.tags[extra.tag]) for task in tasks if extra.tag in task.tags}
+    kept = {task: tag for task, tag in tags.items() if task in content["outcomes"]}
+    target = path / f"evidence-{extra.name}.json"
+    text = json.dumps({**content, "sets": list(extra.sets), "tags": kept}, indent=2)
+    target.with_suffix(".tmp").write_text(text + "\n")
+    target.with_suffix(".tmp").replace(target)
+    Path(written).unlink()
+
+
+def run_all(jobs: Sequence[Job], at_once: int) -> Iterator[tuple[Job, bool]]:
+    """Runs the jobs and gives each with whether it succeeded, as they end. Whatever stops this stops them."""
+    waiting = list(jobs)
+    running: dict[subprocess.Popen[bytes], Job] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                job = waiting.pop(0)
+                running[job.start()] = job
+            for process in [p for p in running if p.poll() is not None]:
+                yield running.pop(process), process.returncode == 0
+            time.sleep(POLL_S)
+    finally:
+        stop(running)
+
+
+def stop(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    """Ends them; SIGTERM, because SIGINT is ignored by what a shell started in the background."""
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_S
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
