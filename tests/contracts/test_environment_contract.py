@@ -29,6 +29,7 @@ OPTIONS: dict[str, list[dict]] = {
         {"env_id": "Taxi-v4", "kwargs": {"render_mode": "ansi"}},
     ],
     "dataset": [{"path": "rows.jsonl", "reward": "exact_match", "test_fraction": 0.2}],
+    "multihop_qa": [{}, {"top_k": 1, "max_steps": 2}],
 }
 """What each environment is checked with; one that is not here is checked with its defaults."""
 
@@ -43,7 +44,7 @@ CASES = [(name, options) for name in found() for options in OPTIONS.get(name, [{
 
 
 def test_the_environments_of_this_release_are_all_found():
-    assert {"grid_text", "gym_text", "dataset"} <= set(found())
+    assert {"grid_text", "gym_text", "dataset", "multihop_qa"} <= set(found())
     assert set(OPTIONS) <= set(found())
 
 

@@ -46,6 +46,8 @@ def smaller(path: Path, tokenizer: Path) -> list[str]:
     for name, table in data["environments"].items():
         if table.get("train_tasks", 0) > 50:
             sets += [f"environments.{name}.train_tasks=50"]
+        if "questions" in table:  # a file that users bring
+            sets += [f"environments.{name}.questions="]
     for stage in data["stages"]:
         sets += [f"stages.{stage['name']}.{key}=2" for key in ("steps", "tasks_per_step")]
         sets += [f"stages.{stage['name']}.limits.max_turns=3"]
