@@ -1,12 +1,12 @@
-"""What a finished run says at its end: before and after, the curve, two episodes, where to go from here."""
+"""What a finished run says at its end: before and after, the curve, some episodes, where to go from here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
 from kolb.credit.group_stats import BOUNDARIES, SUCCESS_AT
 from kolb.errors import RecipeError
@@ -17,6 +17,7 @@ from kolb.types import Episode, Group
 from kolb.view.render import episode_view, safe
 
 MAX_CHARS = 600
+LAST_TURNS = 2
 CURVES = {"reward/mean": "outcome in training", "eval/mean": "outcome in evaluation"}
 
 Line = Mapping[str, Any]
@@ -32,9 +33,9 @@ def print_report(result: Result, *, quiet: bool = False, out: Console | None = N
     if quiet:
         return
     print_curve(run, lines, out)
-    for title, episode in chosen_episodes(groups_of(result, run)):
-        out.print(Text(f"\n{title}", style="bold"))
-        out.print(episode_view(episode, max_chars=MAX_CHARS))
+    for title, episode in [*chosen_episodes(groups_of(result, run)), *experience(run)]:
+        out.print(safe(f"\n{title}", "bold"))
+        out.print(episode_view(episode, max_chars=MAX_CHARS, last_turns=LAST_TURNS))
     out.print(
         safe("\nnext, for example:\n" + "\n".join(f"  {c}" for c in commands(run))), soft_wrap=True
     )
@@ -164,6 +165,29 @@ def chosen_episodes(groups: Sequence[Group]) -> Iterator[tuple[str, Episode]]:
         fitting = [e for e in episodes if ((e.outcome or 0.0) >= SUCCESS_AT) == is_solved]
         if fitting:
             yield f"{title}: task {fitting[0].task_id}", fitting[0]
+
+
+def experience(run: RunDirectory) -> Iterator[tuple[str, Episode]]:
+    """The earliest failure that something later in the same episode made good (a second attempt, say),
+    without what was only told again; nothing where the method's episodes are single attempts."""
+    for step in run.episode_steps():
+        groups = run.episodes(step)
+        episodes = [(g, e) for g, group in enumerate(groups) for e in group.episodes]
+        if all(len(e.trajectories) < 2 for _, e in episodes):
+            return
+        for g, e in episodes:
+            sampled = [t for t in e.trajectories if t.sampled_tokens]
+            if (
+                (e.outcome or 0.0)
+                < SUCCESS_AT
+                <= max((t.reward or 0.0 for t in sampled), default=0)
+            ):
+                where = f"step {step}, group {g}, episode {e.index}"
+                yield (
+                    f"a failure and what came of it: {where}",
+                    replace(e, trajectories=tuple(sampled)),
+                )
+                return
 
 
 def commands(run: RunDirectory) -> list[str]:

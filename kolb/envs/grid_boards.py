@@ -12,7 +12,7 @@ rest ``train``. So the splits share no board, whatever was asked of each.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -97,6 +97,14 @@ def _draw(request: BoardRequest, seed: int, seen: set[Rows]) -> Board:
         f"found no further {request.split} board of {request.game} in {_PATIENCE} draws (sizes "
         f"{list(request.sizes)}, at most {request.longest} moves); ask for fewer tasks or allow more sizes"
     )
+
+
+def draw_board(game: str, rng: np.random.Generator, sizes: Sequence[int]) -> Rows:
+    """Any board of one of ``sizes``, whether it can be won or not."""
+    size = _any_of(rng, tuple(sizes))
+    if game == "sokoban":
+        return _draw_sokoban(rng, size)
+    return _draw_frozenlake(rng, size, float(rng.uniform(0.60, 0.85)))
 
 
 def _any_of(rng: np.random.Generator, values: tuple[int, ...]) -> int:

@@ -53,7 +53,7 @@ class FrozenLake:
 
     def move(self, state: State, action: str) -> State:
         """The state after ``action``; the same state when the move is blocked."""
-        there = _shift(state[0], action)
+        there = shifted(state[0], action)
         return (there,) if _inside(self.rows, there) else state
 
     def is_won(self, state: State) -> bool:
@@ -107,10 +107,10 @@ class Sokoban:
 
     def move(self, state: State, action: str) -> State:
         agent, box = state
-        there = _shift(agent, action)
+        there = shifted(agent, action)
         if there != box:
             return (there, box) if _is_floor(self.walls, there) else state
-        beyond = _shift(box, action)
+        beyond = shifted(box, action)
         return (there, beyond) if _is_floor(self.walls, beyond) else state
 
     def is_won(self, state: State) -> bool:
@@ -138,6 +138,34 @@ number of moves to the win, None when the state cannot be won any more."""
 GAMES: dict[str, type[Game]] = {"frozenlake": FrozenLake, "sokoban": Sokoban}
 
 
+def what_happened(game: Game, before: State, action: str | None, after: State) -> str:
+    """``won``, ``lost``, ``invalid``, ``blocked``, ``pushed`` or ``moved``."""
+    if game.is_won(after):
+        return "won"
+    if game.is_lost(after):
+        return "lost"
+    if action is None:
+        return "invalid"
+    if after == before:
+        return "blocked"
+    return "pushed" if after[1:] != before[1:] else "moved"
+
+
+def rows_at(game: Game, state: State) -> Rows:
+    """The board on which ``state`` is the start. For states that are neither won nor lost.
+
+    >>> rows_at(Sokoban(("######", "#@$ .#", "######")), ((1, 2), (1, 3)))
+    ('######', '# @$.#', '######')
+    """
+    marks = "S" if isinstance(game, FrozenLake) else "@$"
+    grid = [[c if c in "GH#" else "F" if marks == "S" else " " for c in row] for row in game.rows]
+    row, column = game.goal
+    grid[row][column] = "G" if marks == "S" else "."
+    for mark, (row, column) in zip(marks, state, strict=True):
+        grid[row][column] = "+" if mark == "@" and (row, column) == game.goal else mark
+    return tuple("".join(row) for row in grid)
+
+
 def solve(game: Game) -> list[str] | None:
     """A shortest list of actions from the start to the win (ties: the order of ACTIONS); None if there is none."""
     state, actions = game.start, []
@@ -160,7 +188,7 @@ def _lake_distances(rows: Rows) -> dict[Cell, int]:
     while queue:
         cell = queue.popleft()
         for action in ACTIONS:
-            near = _shift(cell, action)
+            near = shifted(cell, action)
             if near not in distances and _inside(rows, near) and _at(rows, near) != "H":
                 distances[near] = distances[cell] + 1
                 queue.append(near)
@@ -190,11 +218,11 @@ def _sokoban_predecessors(walls: Rows, state: State) -> Iterator[State]:
         if came_from == box or not _is_floor(walls, came_from):
             continue
         yield (came_from, box)
-        if _shift(agent, action) == box:
+        if shifted(agent, action) == box:
             yield (came_from, agent)
 
 
-def _shift(cell: Cell, action: str) -> Cell:
+def shifted(cell: Cell, action: str) -> Cell:
     dr, dc = _STEPS[action]
     return (cell[0] + dr, cell[1] + dc)
 

@@ -16,10 +16,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from kolb.envs import grid_cells
 from kolb.envs.grid_games import ACTIONS, GAMES, Game, State
 from kolb.errors import RecipeError, nearest
 
-STYLES = ("paper", "short")
+STYLES = ("paper", "short", "cells")
 RULES = ("hidden", "visible")
 
 SYMBOLS: Mapping[str, Mapping[str, str]] = {
@@ -62,12 +63,15 @@ def check_symbols(game: str, given: Mapping[str, str]) -> dict[str, str]:
     return symbols
 
 
-def random_symbols(game: str, seed: int) -> dict[str, str]:
-    """A capital letter for each thing, drawn from ``seed``; on the goal or in a hole, its small letter."""
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def random_symbols(game: str, seed: int, letters: str = LETTERS) -> dict[str, str]:
+    """One of ``letters`` for each thing, drawn from ``seed``; on the goal or in a hole, its small letter."""
     roles = GAMES[game].roles
     plain = [role for role in roles if "_" not in role]
-    letters = np.random.default_rng(seed).permutation(list("ABCDEFGHIJKLMNOPQRSTUVWXYZ"))
-    symbols = {role: str(letter) for role, letter in zip(plain, letters, strict=False)}
+    drawn = np.random.default_rng(seed).permutation(list(letters))
+    symbols = {role: str(letter) for role, letter in zip(plain, drawn, strict=False)}
     # The agent's small letter stands for "agent on goal"; a hole's for "agent in it".
     small = {"agent_on_goal": "agent", "agent_in_hole": "hole", "box_on_goal": "box"}
     return {role: symbols.get(role) or symbols[small[role]].lower() for role in roles}
@@ -79,6 +83,8 @@ def board_text(game: Game, state: State, symbols: Mapping[str, str], style: str)
         [symbols[game.role_at(state, (r, c))] for c in range(len(row))]
         for r, row in enumerate(game.rows)
     ]
+    if style == "cells":
+        return grid_cells.board_text(game, state, symbols)
     if style == "paper":
         return "\n".join("".join(f" {symbol} \t" for symbol in row) for row in rows)
     return "\n".join(" ".join(row) for row in rows)
@@ -100,7 +106,7 @@ def parse_action(reply: str, style: str) -> str | None:
     spans = _FENCED.findall(reply)
     if spans:
         return _LEGAL.get(spans[-1].strip().lower())
-    if style == "short":
+    if style != "paper":
         words = [w for w in _WORD.findall(reply.lower()) if w in _LEGAL]
         return _LEGAL[words[-1]] if words else None
     return None
@@ -110,6 +116,9 @@ def parse_action(reply: str, style: str) -> str | None:
 
 
 def system_prompt(game: str, style: str, rules: str, symbols: Mapping[str, str]) -> str:
+    if style == "cells":
+        visible = rules == "visible"
+        return grid_cells.rules_text(game, symbols) if visible else grid_cells.UNKNOWN
     parts = [_PAPER_SYSTEM if style == "paper" else _SHORT_SYSTEM]
     if rules == "visible":
         parts.append(_RULES[game].format(**symbols))

@@ -12,6 +12,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kolb.envs import grid_cells
 from kolb.envs.base import SPLITS, SingleUse
 from kolb.envs.grid_boards import (
     LONGEST,
@@ -22,7 +23,7 @@ from kolb.envs.grid_boards import (
     read_boards,
     split_of,
 )
-from kolb.envs.grid_games import GAMES, Game, solve
+from kolb.envs.grid_games import GAMES, Game, State, solve, what_happened
 from kolb.envs.grid_prompts import (
     OUTCOMES,
     RULES,
@@ -116,7 +117,8 @@ class GridText:
             return actions
         replies, state = [], game.start
         for action in actions:
-            replies.append(expert_reply(game, state, action, self.symbols_of(task)))
+            reply = grid_cells.reply_text if self.style == "cells" else expert_reply
+            replies.append(reply(game, state, action, self.symbols_of(task)))
             state = game.move(state, action)
         return replies
 
@@ -180,7 +182,9 @@ class GridWorld:
             reward=1.0 if is_won else 0.0,
             terminated=terminated,
             truncated=truncated,
-            feedback=self._final(outcome, truncated) if terminated or truncated else outcome,
+            feedback=self._final(outcome, before, truncated)
+            if terminated or truncated
+            else outcome,
             info=self._info(action, outcome),
         )
 
@@ -191,7 +195,7 @@ class GridWorld:
 
     def _turn(self) -> Message:
         """The board and, in the paper style, what goes with it."""
-        if self.options.style == "short":
+        if self.options.style != "paper":
             return self._last()
         step = len(self.actions)
         changed_nothing = bool(self.actions) and not self.actions[-1][1]
@@ -200,26 +204,21 @@ class GridWorld:
 
     def _last(self) -> Message:
         """What an ended episode shows: the board, with nothing to answer."""
-        header = "" if self.options.style == "short" else f"Step {len(self.actions)}\n"
+        header = f"Step {len(self.actions)}\n" if self.options.style == "paper" else ""
         return {"role": "user", "content": header + self._board()}
 
     def _board(self) -> str:
         return board_text(self.game, self.state, self.symbols, self.options.style)
 
-    def _outcome(self, action: str | None, before: tuple[tuple[int, int], ...]) -> str:
-        if self.game.is_won(self.state):
-            kind = "won"
-        elif self.game.is_lost(self.state):
-            kind = "lost"
-        elif action is None:
-            kind = "invalid"
-        elif self.state == before:
-            kind = "blocked"
-        else:
-            kind = "pushed" if self.state[1:] != before[1:] else "moved"
+    def _outcome(self, action: str | None, before: State) -> str:
+        kind = what_happened(self.game, before, action, self.state)
+        if self.options.style == "cells":
+            return grid_cells.outcome_text(kind, action, self.state)
         return OUTCOMES[self.options.game][kind]
 
-    def _final(self, outcome: str, truncated: bool) -> str:
+    def _final(self, outcome: str, before: State, truncated: bool) -> str:
+        if self.options.style == "cells":
+            return grid_cells.final_text(self.game, before, outcome, truncated=truncated)
         ending = OUTCOMES[self.options.game]["limit"] if truncated else outcome
         return final_line(self.game, self.state, ending, self.actions)
 

@@ -381,7 +381,7 @@ Attempts: 1
 
 Total reward: {reward}
 
-Think step by step about what this shows. Then write the improved prompt between <prompt> and </prompt>.""",
+Think step by step about what this shows. Then write the improved prompt as one block in prompt tags.""",
     turn="## Turn {number}\n{observation}\n\nThe agent: {reply}\nOutcome: {feedback}",
     retry="""\
 {system}

@@ -60,6 +60,10 @@ KNOWN: Mapping[str, KnownModel] = {
 }
 
 
+EMBEDDED: Mapping[str, Path] = {"grids": Path(__file__).parent / "grids" / "weights"}
+"""Models that come with kolb."""
+
+
 def cache_folder() -> Path:
     """Where fetched models live: ``$KOLB_CACHE``, else ``~/.cache/kolb/models``."""
     given = os.environ.get("KOLB_CACHE")
@@ -96,10 +100,12 @@ def get(name: str) -> Path:
 def resolve(name_or_path: str) -> str:
     """What ``from_pretrained`` should be given for a recipe's ``base``.
 
-    A known name gives its cache folder, an existing folder itself; anything else that can be a hub name
+    An embedded or known name gives its folder, an existing folder itself; anything else that can be a hub name
     is passed on. Raises RecipeError for a known model that was not fetched, a name that is nearly a known
     one, or a path that does not exist.
     """
+    if name_or_path in EMBEDDED:
+        return str(EMBEDDED[name_or_path])
     if name_or_path in KNOWN:
         if not is_here(name_or_path):
             raise RecipeError(
@@ -112,13 +118,14 @@ def resolve(name_or_path: str) -> str:
     if name_or_path.startswith(("/", ".", "~")) or name_or_path.count("/") > 1:
         raise RecipeError(f"no model folder at {name_or_path!r} (looked from {Path.cwd()})")
     if "/" not in name_or_path:
-        if difflib.get_close_matches(name_or_path.lower(), KNOWN, n=1, cutoff=0.8):
-            hint = nearest(name_or_path.lower(), KNOWN)
+        known = (*EMBEDDED, *KNOWN)
+        if difflib.get_close_matches(name_or_path.lower(), known, n=1, cutoff=0.8):
+            hint = nearest(name_or_path.lower(), known)
             raise RecipeError(f"{name_or_path!r} is no folder and no known model{hint}")
         log.warning(
             "%r is no folder and no known model (%s); trying it as a hub name",
             name_or_path,
-            ", ".join(KNOWN),
+            ", ".join(known),
         )
     return name_or_path
 

@@ -130,3 +130,36 @@ def _finished(tokenizer: Tokenizer, words: Sequence[str]) -> PreTrainedTokenizer
         clean_up_tokenization_spaces=False,
         chat_template=CHATML,
     )
+
+
+WORD_CHAT = (
+    "{% for message in messages %}{{ '<|' + message.role + '|>' }}{{ message.content or '' }}"
+    "{{ '<|end|>' if message.role == 'assistant' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+"""One token for each role, and one behind what the assistant says."""
+
+
+def word_tokenizer(words: Iterable[str]) -> PreTrainedTokenizerFast:
+    """A tokenizer with one token per word of ``words``, for models that need no other text.
+
+    White space separates words and means nothing else; a decoded text has one space between words. A word that is not in
+    the vocabulary becomes <|unk|>. Special tokens: <|pad|> (0), <|end|> (1, the eos), <|unk|> (2), then the
+    roles.
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["<|pad|>", "<|end|>", "<|unk|>", *(f"<|{role}|>" for role in ROLES[:3])]
+    vocabulary = {word: i for i, word in enumerate(dict.fromkeys((*special, *words)))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<|unk|>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<|pad|>",
+        eos_token="<|end|>",
+        unk_token="<|unk|>",
+        extra_special_tokens=special[3:],
+        clean_up_tokenization_spaces=False,
+        chat_template=WORD_CHAT,
+    )

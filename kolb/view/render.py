@@ -102,9 +102,11 @@ def episode_view(
     *,
     tokens: bool = False,
     max_chars: int = 0,
+    last_turns: int = 0,
     spelling: Spelling | None = None,
 ) -> RenderableType:
-    """Every trajectory, every turn. ``max_chars`` shortens long texts in the middle (0: never).
+    """Every trajectory, every turn. ``max_chars`` shortens long texts in the middle (0: never);
+    ``last_turns`` leaves out all but so many turns of each trajectory (0: none are left out).
 
     ``spelling`` gives the text of a policy's token where it is known; else its id is shown.
     """
@@ -120,7 +122,10 @@ def episode_view(
         parts += [Text(""), Rule(_title(trajectory), align="left", style="dim")]
         if set(trajectory.scores) - {"reward"}:
             parts.append(_scores(trajectory))
-        for position, turn in enumerate(trajectory.turns):
+        left_out = max(len(trajectory.turns) - last_turns, 0) if last_turns else 0
+        if left_out:
+            parts.append(Text(f"… {left_out} earlier turns", style="dim"))
+        for position, turn in list(enumerate(trajectory.turns))[left_out:]:
             parts.append(Text(_turn_facts(turn, position, len(trajectory.turns)), style="dim"))
             parts.append(_fields(_turn_rows(turn, max_chars)))
             if tokens:

@@ -23,8 +23,10 @@ from kolb.engines.base import LoraSpec, ModelSpec, OptimizerSpec
 from kolb.engines.scripted import Scripted
 from kolb.engines.torch_local import TorchLocal
 from kolb.envs.dataset import Dataset
+from kolb.envs.grid_lessons import GridLessons
 from kolb.envs.grid_text import GridText
 from kolb.envs.gym_text import GymText
+from kolb.envs.multihop_qa import MultihopQa
 from kolb.methods import erl
 from kolb.methods.grpo import Grpo
 from kolb.methods.imitation import Imitation
@@ -209,6 +211,8 @@ TABLES: dict[str, Any] = {
     'use = "dataset"': Dataset,
     'use = "grid_text"': GridText,
     'use = "gym_text"': GymText,
+    'use = "multihop_qa"': MultihopQa,
+    'use = "grid_lessons"': GridLessons,
 }
 NOT_FOR_RECIPES = {"scripted": {"learners"}, "stages": {"source"}}
 ROW = re.compile(r"^\| `(?P<key>\w+)` \| *(?P<default>[^|]*?) *\|", re.M)

@@ -1,0 +1,314 @@
+"""What the embedded base model is taught: an endless, seeded corpus of short chats about the grid games.
+
+Three kinds, in the words of ``grid_cells``, over random boards and random symbols:
+
+    act       the rules are in the system prompt; the answer is an expert's
+    guess     nothing is known; the answer acts well on a random belief about the symbols, which is nearly always wrong
+    reflect   a belief and the last turn of a failed attempt; the answer is the rules, between <prompt> tags
+
+So the model can act once it is told the rules, as an instructed model does, acts weakly when it is not, and can
+tell the rules from a failure. A share ``mistakes`` of the reflections has two symbols exchanged, so that there
+is something to choose from.
+
+Held out, for those who want to measure: one symbol assignment in ten (``is_held_out``), and every board that
+``grid_boards.split_of`` calls ``dev`` or ``test`` or that is listed in ``held_out_boards.txt`` (the ERL paper's
+test boards). No chat shows either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from kolb.envs import grid_cells
+from kolb.envs.base import SPLITS
+from kolb.envs.grid_boards import draw_board, split_of
+from kolb.envs.grid_games import ACTIONS, GAMES, Cell, Game, Rows, State, rows_at, what_happened
+from kolb.envs.grid_prompts import SYMBOLS, random_symbols
+from kolb.errors import RecipeError, nearest
+from kolb.types import Environment, Message, Task, derive_seed
+
+KINDS = ("act", "guess", "reflect", "retry", "read")
+ASK_RULES = "which symbol is what ?"
+"""The reflector's system prompt."""
+ASK_CELLS = "what is where ?"
+LETTERS = "ABCDEFGHIJKL"
+
+
+@dataclass(frozen=True)
+class GridLessons:
+    """``tasks`` chats per split, each made when it is asked for. ``shares`` are of ``KINDS``; ``sokoban`` is the
+    share of that game; ``sizes`` are drawn uniformly from each game's table."""
+
+    count: int = 1_000_000
+    shares: tuple[float, ...] = (0.5, 0.12, 0.2, 0.08, 0.1)
+    sokoban: float = 0.5
+    frozenlake_sizes: tuple[int, ...] = (4,)
+    sokoban_sizes: tuple[int, ...] = (6,)
+    mistakes: float = 0.2
+    seed: int = 0
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        if split not in SPLITS:
+            raise RecipeError(f"no split {split!r}{nearest(split, SPLITS)}")
+        return LessonTasks(split, self.count, self.seed)
+
+    def environment(self, task: Task) -> Environment:
+        raise RecipeError(
+            f"{task.id}: lessons can be imitated and no more; to act, use = 'grid_text'"
+        )
+
+    def demonstration(self, task: Task) -> list[Message]:
+        return Lesson(self, np.random.default_rng(task.seed)).chat()
+
+
+ENVIRONMENT = GridLessons
+
+
+@dataclass(frozen=True)
+class LessonTasks(Sequence[Task]):
+    """Tasks that are made when they are looked at: a million of them take no room."""
+
+    split: str
+    length: int
+    seed: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index):  # type: ignore[override]
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self.length))]
+        if not -self.length <= index < self.length:
+            raise IndexError(index)
+        index %= self.length
+        return Task(f"lesson-{self.split}-{index}", seed=derive_seed(self.seed, self.split, index))
+
+
+# ------------------------------------------------------------------------------------------ hold-out
+
+
+def is_held_out(game: str, symbols: Mapping[str, str]) -> bool:
+    """One assignment in ten, at random, and the ERL paper's own."""
+    letters = [symbols[role] for role in grid_cells.ROLES[game]]
+    if letters == [SYMBOLS[game][role] for role in grid_cells.ROLES[game]]:
+        return True
+    return derive_seed("symbols held out", game, *letters) % 10 == 0
+
+
+def is_board_held_out(rows: Rows) -> bool:
+    return split_of(rows) != "train" or str(derive_seed("board", *rows)) in _listed()
+
+
+@cache
+def _listed() -> frozenset[str]:
+    file = Path(__file__).with_name("held_out_boards.txt")
+    return frozenset(file.read_text(encoding="utf-8").split())
+
+
+# ------------------------------------------------------------------------------------------ one chat
+
+
+class Lesson:
+    """One chat, drawn from ``rng``."""
+
+    def __init__(self, options: GridLessons, rng: np.random.Generator) -> None:
+        self.options = options
+        self.rng = rng
+        self.name = "sokoban" if rng.random() < options.sokoban else "frozenlake"
+        self.symbols = self._symbols()
+
+    def chat(self) -> list[Message]:
+        shares = np.array(self.options.shares) / sum(self.options.shares)
+        kind = KINDS[int(self.rng.choice(len(KINDS), p=shares))]
+        system, user, answer = getattr(self, kind)()
+        return [
+            {"role": "system", "content": system},
+            {"role": "user", "content": user},
+            {"role": "assistant", "content": answer},
+        ]
+
+    def act(self) -> tuple[str, str, str]:
+        game, state = self._position()
+        best = self._best_action(game, state)
+        return (
+            grid_cells.rules_text(self.name, self.symbols),
+            grid_cells.board_text(game, state, self.symbols),
+            grid_cells.reply_text(game, state, best, self.symbols),
+        )
+
+    def guess(self) -> tuple[str, str, str]:
+        game, state = self._position()
+        board = grid_cells.board_text(game, state, self.symbols)
+        return grid_cells.UNKNOWN, board, self._guess(game, state)
+
+    def reflect(self) -> tuple[str, str, str]:
+        _, record, places = self._failed_attempt()
+        told, draw = self._told(), self.rng.random()
+        belief = grid_cells.UNKNOWN
+        if draw > 0.5:
+            believed = self.symbols if draw > 0.75 else self._exchanged(self.symbols)
+            belief = grid_cells.rules_text(self.name, believed)
+        named = {role: told[role] for role in grid_cells.ROLES[self.name]}
+        rules = grid_cells.rules_text(self.name, told)
+        answer = grid_cells.reflection_text(named, places, rules)
+        return ASK_RULES, f"{belief}\n{record}", answer
+
+    def retry(self) -> tuple[str, str, str]:
+        """Acting with the record of a failed attempt in the prompt, as without reflections."""
+        game, record, _ = self._failed_attempt()
+        state = game.start
+        told = self._told()
+        board = grid_cells.board_text(game, state, self.symbols)
+        answer = grid_cells.reply_text(game, state, self._best_action(game, state), self.symbols)
+        if told != self.symbols:
+            answer = self._guess(game, state)
+        return f"{grid_cells.UNKNOWN}\n{record}", board, answer
+
+    def read(self) -> tuple[str, str, str]:
+        """Drill in looking up, on cells that show what they like: where each symbol is, from A to l."""
+        largest = max((*self.options.frozenlake_sizes, *self.options.sokoban_sizes))
+        size = int(self.rng.integers(2, largest + 1))
+        names = [grid_cells.cell_name((r, c)) for r in range(size) for c in range(size)]
+        letters = [str(s) for s in self.rng.permutation(list(LETTERS + LETTERS.lower()))]
+        chosen = sorted(int(i) for i in self.rng.permutation(len(names))[: len(letters)])
+        shown = {names[i]: symbol for i, symbol in zip(chosen, letters, strict=False)}
+        board = " ".join(f"{name}{symbol}" for name, symbol in shown.items())
+        found = sorted((symbol, name) for name, symbol in shown.items())
+        return ASK_CELLS, board, " ".join(f"{symbol} {name}" for symbol, name in found)
+
+    # ---------------------------------------------------------------------------- parts
+
+    def _shown(self, game: Game, state: State) -> dict[Cell, str]:
+        return {
+            (r, c): self.symbols[game.role_at(state, (r, c))]
+            for r, row in enumerate(game.rows)
+            for c in range(len(row))
+        }
+
+    def _symbols(self) -> dict[str, str]:
+        while True:
+            symbols = random_symbols(self.name, int(self.rng.integers(2**62)), LETTERS)
+            if not is_held_out(self.name, symbols):
+                return symbols
+
+    def _told(self) -> Mapping[str, str]:
+        """The symbols, or now and then a mistake about them."""
+        is_wrong = self.rng.random() < self.options.mistakes
+        return self._exchanged(self.symbols) if is_wrong else self.symbols
+
+    def _exchanged(self, symbols: Mapping[str, str]) -> dict[str, str]:
+        """Two of the roles have changed their symbols."""
+        names = grid_cells.ROLES[self.name]
+        first, second = (names[int(i)] for i in self.rng.permutation(len(names))[:2])
+        return {**symbols, first: symbols[second], second: symbols[first]}
+
+    def _position(self) -> tuple[Game, State]:
+        """A board on which there is a way, and how it looks at its start."""
+        sizes = getattr(self.options, f"{self.name}_sizes")
+        while True:
+            rows = draw_board(self.name, self.rng, sizes)
+            if is_board_held_out(rows):
+                continue
+            game = GAMES[self.name](rows)
+            if game.distance(game.start):
+                return game, game.start
+
+    def _best_action(self, game: Game, state: State) -> str:
+        left = game.distance(state) or 0
+        best = [a for a in ACTIONS if game.distance(game.move(state, a)) == left - 1]
+        return best[int(self.rng.integers(len(best)))]
+
+    def _guess(self, game: Game, state: State) -> str:
+        """A reply by somebody who believes in a random meaning of the symbols."""
+        shown = self._shown(game, state)
+        wall = self.symbols.get("wall")
+        letters = sorted({s for s in shown.values() if s != wall})
+        spare = [s for s in LETTERS if s not in letters and s != wall]
+        self.rng.shuffle(letters)
+        self.rng.shuffle(spare)
+        names = ("agent", "goal") if self.name == "frozenlake" else ("agent", "box", "goal")
+        believed = dict(zip(names, letters, strict=False))
+        rest = [*letters[len(believed) :], *spare]
+        believed |= {name: rest.pop() for name in names if name not in believed}
+        if self.name == "frozenlake":
+            believed["hole"] = rest[0]
+        places = {name: self._somewhere(shown, symbol) for name, symbol in believed.items()}
+        rows = self._believed_board(shown, believed, places)
+        return self._reply_on_belief(rows, shown, believed, places)
+
+    def _somewhere(self, shown: Mapping[Cell, str], symbol: str) -> Cell | None:
+        cells = [cell for cell, s in shown.items() if s == symbol]
+        return cells[int(self.rng.integers(len(cells)))] if cells else None
+
+    def _believed_board(
+        self,
+        shown: Mapping[Cell, str],
+        believed: Mapping[str, str],
+        places: Mapping[str, Cell | None],
+    ) -> Rows:
+        size = max(r for r, _ in shown) + 1
+        marks = {"agent": "S", "goal": "G"} if self.name == "frozenlake" else {}
+        marks = marks or {"agent": "@", "goal": ".", "box": "$"}
+        grid = {}
+        for cell, symbol in shown.items():
+            if self.name == "frozenlake":
+                grid[cell] = "H" if symbol == believed["hole"] else "F"
+            else:
+                grid[cell] = "#" if symbol == self.symbols["wall"] else " "
+        for name, cell in places.items():
+            if name in marks and cell is not None:
+                grid[cell] = marks[name]
+        return tuple("".join(grid[r, c] for c in range(size)) for r in range(size))
+
+    def _reply_on_belief(
+        self,
+        rows: Rows,
+        shown: Mapping[Cell, str],
+        believed: Mapping[str, str],
+        places: Mapping[str, Cell | None],
+    ) -> str:
+        cells = {name: places[name] or (0, 0) for name in believed}
+        game = GAMES[self.name](rows)
+        state = (cells["agent"], cells["box"]) if "box" in cells else (cells["agent"],)
+        is_whole = all(places[n] is not None for n in believed if n != "hole")
+        left = game.distance(state) if is_whole else None
+        action = ACTIONS[int(self.rng.integers(4))]
+        push = ACTIONS[int(self.rng.integers(4))]
+        if left:
+            action = self._best_action(game, state)
+            if "box" in cells:
+                push = grid_cells.next_push(game, state, action)
+        said = f"{believed['agent']} {grid_cells.cell_name(cells['agent'])}"
+        if "box" in cells:
+            said += f" {believed['box']} {grid_cells.cell_name(cells['box'])}"
+        said += f" {believed['goal']} {grid_cells.cell_name(cells['goal'])}"
+        if "box" in cells:
+            return f"{said} {push} {action}"
+        near = [shown.get(c, grid_cells.EDGE) for c in grid_cells.neighbours(cells["agent"])]
+        return f"{said} {believed['hole']} {' '.join(near)} {action}"
+
+    def _failed_attempt(self) -> tuple[Game, str, dict[str, Cell]]:
+        """A board, the last turn of random moves there that did not win, and what was seen where."""
+        while True:
+            game, state = self._position()
+            record = ""
+            for left in range(int(self.rng.integers(4, 9)), 0, -1):
+                before, action = state, ACTIONS[int(self.rng.integers(4))]
+                state = game.move(before, action)
+                kind = what_happened(game, before, action, state)
+                outcome = grid_cells.outcome_text(kind, action, state)
+                is_over = kind in ("won", "lost") or left == 1
+                if is_over:
+                    truncated = kind != "lost"
+                    outcome = grid_cells.final_text(game, before, outcome, truncated=truncated)
+                record = f"{grid_cells.board_text(game, before, self.symbols)}\n{outcome}"
+                if is_over:
+                    break
+            if kind != "won" and not is_board_held_out(rows_at(game, before)):
+                places = grid_cells.places(game, before, state if kind == "lost" else None)
+                return game, record, places

@@ -1,0 +1,170 @@
+"""The corpus of the embedded base model: what it shows, and what it never shows."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kolb.envs import grid_cells
+from kolb.envs.grid_boards import read_boards
+from kolb.envs.grid_games import GAMES, rows_at
+from kolb.envs.grid_lessons import (
+    ASK_CELLS,
+    ASK_RULES,
+    KINDS,
+    LETTERS,
+    GridLessons,
+    Lesson,
+    is_board_held_out,
+    is_held_out,
+)
+from kolb.envs.grid_prompts import SYMBOLS, parse_action
+from kolb.errors import RecipeError
+from kolb.models.grids.start import vocabulary
+
+DATA = Path(os.environ.get("KOLB_DATA", Path(__file__).parents[3] / "shared" / "data"))
+ALL_SIZES = {"frozenlake_sizes": tuple(range(2, 10)), "sokoban_sizes": (5, 6, 7, 8)}
+
+
+def lessons(kind: str, count: int, **options) -> list[list[str]]:
+    shares = tuple(float(kind == k) for k in KINDS)
+    source = GridLessons(shares=shares, **{**ALL_SIZES, **options})
+    tasks = source.tasks("train")
+    return [[m["content"] for m in source.demonstration(tasks[i])] for i in range(count)]
+
+
+def test_the_same_task_always_gives_the_same_lesson():
+    source = GridLessons()
+    task = source.tasks("train")[7]
+    assert source.demonstration(task) == source.demonstration(task)
+    assert task.id == "lesson-train-7"
+    assert task != source.tasks("test")[7]
+
+
+def test_a_million_tasks_are_a_sequence_that_takes_no_room():
+    tasks = GridLessons().tasks("train")
+    assert len(tasks) == 1_000_000
+    assert tasks[-1].id == "lesson-train-999999"
+    assert [t.id for t in tasks[:2]] == ["lesson-train-0", "lesson-train-1"]
+    with pytest.raises(IndexError):
+        tasks[1_000_000]
+
+
+def shown_boards(symbols: dict[str, str], game: str, text: str) -> list[tuple[str, ...]]:
+    """Every board that a text shows, in the game's own notation."""
+    marks = {"frozenlake": "SGHF", "sokoban": "@$.# "}[game]
+    notation = {symbols[r]: m for r, m in zip(grid_cells.ROLES[game], marks, strict=True)}
+    if game == "sokoban":
+        notation[symbols["agent_on_goal"]] = "+"
+    boards: list[list[str]] = []
+    for line in text.split("\n"):
+        cells = re.findall(r"\b([a-i])(\d)([A-La-l])\b", line)
+        if cells and cells[0][1] == "1":
+            boards.append([])
+        if cells:
+            boards[-1].append("".join(notation[s] for _, _, s in cells))
+    return [tuple(b) for b in boards]
+
+
+@pytest.mark.parametrize("kind", KINDS[:4])
+def test_no_lesson_shows_a_held_out_board_or_a_held_out_assignment(kind: str):
+    options = GridLessons(shares=tuple(float(kind == k) for k in KINDS), **ALL_SIZES)
+    rng, seen = np.random.default_rng(3), Counter()
+    for _ in range(400):
+        lesson = Lesson(options, rng)
+        assert not is_held_out(lesson.name, lesson.symbols)
+        for message in lesson.chat()[:2]:
+            for rows in shown_boards(lesson.symbols, lesson.name, message["content"]):
+                assert not is_board_held_out(rows)
+                seen[lesson.name] += 1
+    assert min(seen.values()) > 100
+
+
+def test_one_assignment_in_ten_is_held_out_and_the_papers_own():
+    letters = np.array(list(LETTERS))
+    rng = np.random.default_rng(0)
+    for game, roles in grid_cells.ROLES.items():
+        assert is_held_out(game, SYMBOLS[game])
+        drawn = [dict(zip(roles, rng.permutation(letters), strict=False)) for _ in range(2000)]
+        assert 0.08 < np.mean([is_held_out(game, d) for d in drawn]) < 0.12
+
+
+@pytest.mark.skipif(not (DATA / "erl").is_dir(), reason=f"no paper's boards in {DATA}")
+def test_the_papers_test_boards_are_held_out():
+    for game in GAMES:
+        boards = read_boards(game, str(DATA / "erl" / f"{game}_test.jsonl"))
+        assert len(boards) == 100
+        assert all(is_board_held_out(b.rows) for b in boards)
+
+
+def test_with_the_rules_the_answer_is_a_best_move():
+    for rules, board, answer in lessons("act", 300):
+        game_name = "sokoban" if " box " in rules else "frozenlake"
+        words = rules.split()
+        symbols = dict(zip(words[::2], words[1::2], strict=True))
+        symbols |= {"agent_on_goal": symbols["agent"].lower()}
+        (rows,) = shown_boards(symbols, game_name, board)
+        game = GAMES[game_name](rows)
+        action = parse_action(answer, "cells")
+        assert action is not None
+        assert game.distance(game.move(game.start, action)) == game.distance(game.start) - 1
+
+
+def test_a_guess_is_made_without_the_rules_and_rarely_believes_the_truth():
+    rng, right = np.random.default_rng(1), []
+    options = GridLessons(shares=(0, 1, 0, 0, 0), sokoban=1.0)
+    for _ in range(400):
+        lesson = Lesson(options, rng)
+        system, _, answer = (m["content"] for m in lesson.chat())
+        assert system == grid_cells.UNKNOWN
+        believed = answer.split()[0:6:2]
+        right.append(believed == [lesson.symbols[r] for r in ("agent", "box", "goal")])
+    assert 0.01 < np.mean(right) < 0.09  # 1 in 24 by chance
+
+
+def test_a_reflection_is_the_truth_but_for_a_share_of_mistakes():
+    rng, right = np.random.default_rng(2), []
+    options = GridLessons(shares=(0, 0, 1, 0, 0), mistakes=0.2)
+    for _ in range(500):
+        lesson = Lesson(options, rng)
+        system, _, answer = (m["content"] for m in lesson.chat())
+        found = re.search(r"<prompt> (.*) </prompt>", answer)
+        assert system == ASK_RULES
+        assert found is not None
+        right.append(found[1] == grid_cells.rules_text(lesson.name, lesson.symbols))
+    assert 0.74 < np.mean(right) < 0.86
+
+
+def test_a_drill_lists_where_every_symbol_is():
+    for system, board, answer in lessons("read", 20):
+        assert system == ASK_CELLS
+        words = answer.split()
+        listed = {f"{name}{symbol}" for symbol, name in zip(words[::2], words[1::2], strict=True)}
+        assert listed == set(board.split())
+        assert words[::2] == sorted(words[::2])
+
+
+def test_the_models_vocabulary_holds_every_word_of_every_lesson():
+    from kolb.models.grids.start import WORDS
+
+    symbols, names, cells = vocabulary()
+    known = {*symbols, *names, *cells, *WORDS.split()}
+    for kind in KINDS:
+        for texts in lessons(kind, 200):
+            assert set(" ".join(texts).split()) <= known
+
+
+def test_lessons_cannot_be_acted_in():
+    source = GridLessons()
+    with pytest.raises(RecipeError, match="grid_text"):
+        source.environment(source.tasks("train")[0])
+
+
+def test_rows_of_a_shown_position_are_those_of_the_game():
+    lake = GAMES["frozenlake"](("SFH", "FFF", "HFG"))
+    assert rows_at(lake, ((1, 1),)) == ("FFH", "FSF", "HFG")
