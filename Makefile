@@ -1,10 +1,10 @@
-# `make quickstart` builds a small agent from nothing; `make test` checks everything. Both work on a fresh machine.
+# `make quickstart` lets a small agent learn from reflection; `make test` checks everything. Both work on a fresh machine.
 PYTHON ?= python3
 PIP_FLAGS ?=
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_FLAGS)
 PYTEST = OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2
 
-.PHONY: help install quickstart test test-fast lint format bench evidence-erl clean
+.PHONY: help install quickstart test test-fast lint format bench evidence-erl base-model clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -23,7 +23,7 @@ help:  ## this list
 
 install: .venv/.installed  ## kolb and what it needs, in .venv (PIP_FLAGS go to pip)
 
-quickstart: .venv/.installed  ## a small agent from nothing, in about three minutes
+quickstart: .venv/.installed  ## a small agent learns from reflection, in about two minutes
 	.venv/bin/kolb run recipes/quickstart.toml
 
 test: .venv/.installed-dev  ## every test
@@ -46,6 +46,13 @@ bench: .venv/.installed-dev  ## the engine against plain transformers
 
 evidence-erl: .venv/.installed  ## ERL against RLVR and its ablations: hours; goes on where it was stopped
 	.venv/bin/python -m evidence.erl
+
+base-model: .venv/.installed  ## build the embedded base model again, in under an hour
+	rm -rf build/grids-start build/grids
+	.venv/bin/python -m kolb.models.grids.start build/grids-start
+	.venv/bin/kolb run recipes/base/grids.toml --out runs/base-grids
+	.venv/bin/kolb export runs/base-grids build/grids
+	cp build/grids/* kolb/models/grids/weights/
 
 clean:  ## removes .venv and caches, keeps runs/
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist

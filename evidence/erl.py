@@ -8,13 +8,15 @@ from pathlib import Path
 
 from evidence.main import main
 from evidence.plan import Arm, Claim, Evidence, Experiment, ExtraSet, Sets
-from kolb.envs.grid_lessons import is_held_out
+from kolb.envs.grid_lessons import LETTERS, is_held_out
 from kolb.envs.grid_prompts import random_symbols
 from kolb.types import derive_seed
 
 HERE = Path(__file__).parent
 
 METHOD = "stages.rl.method"
+PAPER_BOARDS = 100
+"""In each of the paper's test files."""
 
 ARMS = (
     Arm("erl"),
@@ -28,7 +30,8 @@ ARMS = (
 
 def symbols(game: str, seed: int) -> dict[str, str]:
     """The hidden assignment of a seed: drawn at random, and none that the base model was taught with."""
-    drawn = (random_symbols(game, derive_seed("evidence for erl", seed, n)) for n in count())
+    seeds = (derive_seed("evidence for erl", seed, n) for n in count())
+    drawn = (random_symbols(game, s, LETTERS) for s in seeds)
     return next(assignment for assignment in drawn if is_held_out(game, assignment))
 
 
@@ -39,13 +42,16 @@ def world(game: str, seed: int) -> Sets:
 
 
 def paper_boards(game: str) -> ExtraSet:
+    """All of the released test boards, with the letters of the run's seed; four attempts each, as the paper."""
     file = f"erl/{game}_test.jsonl"
     boards = f'environments.grid.boards={{test = "{{data}}/{file}"}}'
+    sets = (boards, f"environments.grid.test_tasks={PAPER_BOARDS}")
     title = "The paper's own test boards, by size"
-    return ExtraSet("paper_boards", title, (boards,), needs=file, samples=4, tag="size")
+    return ExtraSet("paper_boards", title, sets, needs=file, samples=1, tag="size")
 
 
 def experiment(game: str, title: str) -> Experiment:
+    """One game: every arm on its recipe, ERL against each of the others."""
     name = f"erl_{game}"
     return Experiment(
         name=name,
@@ -73,7 +79,7 @@ EVIDENCE = Evidence(
     title="Evidence for ERL",
     about="""\
 ERL, RLVR (first attempts alone, ten of each task) and ERL without one of its parts, from the same base model, at equal numbers
-of sampled tokens. The base is a model of a few million parameters that was taught to act when the rules are in its prompt
+of sampled tokens. The base is a model of a third of a million parameters that was taught to act when the rules are in its prompt
 and to write rules from a failed attempt, so this shows the mechanism (reflection and distillation turn a reward that is
 hardly ever met into one that can be learnt from), not the size that the effect has in a model of billions.""",
     source="arXiv:2602.13949, table 1, final evaluation reward, one run per cell, its models of 4B and 7B",

@@ -7,14 +7,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from evidence.plan import Arm, Evidence, Experiment
-from evidence.run import Job, extra_job, keep_extra, run_all, training_job
+from evidence.run import ROOT, Job, extra_job, keep_extra, run_all, training_job
 from evidence.write import Page, summary
 from kolb.errors import KolbError, at_least
-
-ROOT = Path(__file__).parents[1]
 
 Cell = tuple[Experiment, Arm, int]
 """One run: an arm of an experiment at a seed."""
@@ -65,7 +64,15 @@ def seeds_of(text: str) -> tuple[int, ...]:
     ((0, 1, 2), (3,))
     """
     first, _, last = text.partition("-")
-    return tuple(range(int(first), int(last or first) + 1))
+    try:
+        seeds = tuple(range(int(first), int(last or first) + 1))
+    except ValueError:
+        seeds = ()
+    if not seeds:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}; write one seed, 3, or the first and the last, 0-4"
+        )
+    return seeds
 
 
 def carry_out(evidence: Evidence, asked: argparse.Namespace) -> int:
@@ -86,18 +93,24 @@ def carry_out(evidence: Evidence, asked: argparse.Namespace) -> int:
         if (job := extra_job(e, a, s, extra, (asked.runs, data)))
     }
     failed += follow(list(extras), asked.jobs, lambda job: keep_extra(job, extras[job], data))
+    conclude(evidence, asked, failed)
+    for job in failed:
+        print(f"\nFAILED: {job.label}, whose log {job.log} ends with\n{job.tail()}")
+    return 1 if failed else 0
 
+
+def conclude(evidence: Evidence, asked: argparse.Namespace, failed: Sequence[Job]) -> None:
+    """Says what there is so far, and writes the page where nothing is missing."""
     page = Page.of(evidence, asked.runs)
     print("\n".join(summary(page)))
     if page.missing:
         print(f"{len(page.missing)} runs are missing, so nothing was written to {asked.docs}")
+    elif failed:
+        print(f"{len(failed)} further evaluations failed, so nothing was written to {asked.docs}")
     else:
         for e, a, s in chosen(evidence, (), None):
             training_job(e, a, s, asked.runs)  # refuses what an older recipe left
         print("\n".join(f"written: {path}" for path in page.write(asked.docs)))
-    for job in failed:
-        print(f"\nFAILED: {job.label}, whose log {job.log} ends with\n{job.tail()}")
-    return 1 if failed else 0
 
 
 def chosen(evidence: Evidence, only: Sequence[str], seeds: Sequence[int] | None) -> Iterator[Cell]:
@@ -125,10 +138,12 @@ def follow(
 ) -> list[Job]:
     """Runs the jobs, tells of each, does ``after`` it where it succeeded; gives those that failed."""
     failed: list[Job] = []
-    for number, (job, is_good) in enumerate(run_all(jobs, at_once), 1):
-        print(f"[{number}/{len(jobs)}] {job.label}: {'done' if is_good else 'FAILED'}", flush=True)
-        if is_good:
-            after(job)
-        else:
-            failed.append(job)
+    with closing(run_all(jobs, at_once)) as ended:
+        for number, (job, is_good) in enumerate(ended, 1):
+            said = "done" if is_good else "FAILED"
+            print(f"[{number}/{len(jobs)}] {job.label}: {said}", flush=True)
+            if is_good:
+                after(job)
+            else:
+                failed.append(job)
     return failed

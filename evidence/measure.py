@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from evidence.plan import Arm, Experiment
-from kolb.credit.group_stats import SUCCESS_AT
+from evidence.plan import Arm, Experiment, ExtraSet
 from kolb.errors import RunDirectoryError
+from kolb.evaluate import share_solved
 from kolb.runs.directory import RunDirectory
 
 TAKE_OFF = 0.5
@@ -53,7 +53,7 @@ class Measured:
 
     @property
     def take_off(self) -> int | None:
-        """Tokens at the first evaluation of at least 0.5."""
+        """Tokens at the first evaluation of at least ``TAKE_OFF``."""
         return next((tokens for tokens, value in self.curve if value >= TAKE_OFF), None)
 
 
@@ -85,20 +85,23 @@ def measure(experiment: Experiment, arm: Arm, seed: int, root: Path) -> Measured
         return None
     recipe = run.recipe()
     lines = [line for line in run.metrics() if line["stage"] == recipe["stages"][-1]["name"]]
-    files = {e.name: experiment.extra_file(root, arm, seed, e) for e in experiment.extras}
+    kept = {
+        e.name: read_extra(experiment.extra_file(root, arm, seed, e), e) for e in experiment.extras
+    }
     return Measured(
         curve=curve_of(lines, experiment.quantity, path),
         tokens=lines[-1]["tokens/stage"],
         seconds=sum(line["time/step_s"] - line.get("time/evaluate_s", 0.0) for line in lines),
         recipe=recipe,
         environment=run.environment(),
-        extras={name: by_tag(json.loads(f.read_text())) for name, f in files.items() if f.exists()},
+        extras={name: by_tag(content, path) for name, content in kept.items() if content},
     )
 
 
 def curve_of(
     lines: list[dict[str, Any]], quantity: str, path: Path
 ) -> tuple[tuple[int, float], ...]:
+    """(tokens sampled in training, value) of every evaluation of a stage, that before its first step included."""
     start = lines[0].get(f"eval_start/{quantity}")
     points = [(0, start)] if start is not None else []
     points += [
@@ -113,13 +116,25 @@ def curve_of(
     return tuple(points)
 
 
-def by_tag(content: Mapping[str, Any]) -> dict[str, float]:
+def read_extra(file: Path, extra: ExtraSet) -> Mapping[str, Any] | None:
+    """What ``keep_extra`` wrote; None where there is nothing, or what was asked for was something else."""
+    if not file.exists():
+        return None
+    content = json.loads(file.read_text(encoding="utf-8"))
+    return content if content.get("asked") == extra.asked else None
+
+
+def by_tag(content: Mapping[str, Any], path: Path) -> dict[str, float]:
     """Success of an extra evaluation over all its tasks, and over those of each tag value."""
     shares = {
-        task: fmean(o >= SUCCESS_AT for o in scored)
+        task: share_solved(scored)
         for task, outcomes in content["outcomes"].items()
         if (scored := [o for o in outcomes if o is not None])
     }
+    if not shares:
+        raise RunDirectoryError(
+            f"{path}: every episode of a further evaluation broke; its log beside the folder says why"
+        )
     tags: Mapping[str, str] = content["tags"]
     values = sorted({tags[task] for task in shares if task in tags}, key=lambda v: (len(v), v))
     parts = {

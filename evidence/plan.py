@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from evidence.stats import MOST_VALUES
 from kolb.errors import RecipeError, nearest
 
 Sets = tuple[str, ...]
@@ -54,6 +56,16 @@ class ExtraSet:
     samples: int = 1
     tag: str = ""
 
+    @property
+    def file_name(self) -> str:
+        """Of the result, in the run's folder."""
+        return f"evidence-{self.name}.json"
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What stands in that file, so that an evaluation of other settings does not pass for this one."""
+        return {"sets": list(self.sets), "samples": self.samples, "tag": self.tag}
+
 
 def no_sets(seed: int) -> Sets:
     """A seed that changes the run's seed alone."""
@@ -85,21 +97,25 @@ class Experiment:
         for name in (n for claim in self.claims for n in (claim.better, claim.worse)):
             if name not in known:
                 raise RecipeError(f"{self.name}: a claim names arm {name!r}{nearest(name, known)}")
-        if not self.claims or len(self.seeds) < FEWEST_SEEDS:
+        if not self.claims or not FEWEST_SEEDS <= len(self.seeds) <= MOST_VALUES:
             raise RecipeError(
                 f"{self.name}: {len(self.claims)} claims, {len(self.seeds)} seeds; expected at least one claim "
-                f"and {FEWEST_SEEDS} seeds"
+                f"and {FEWEST_SEEDS} to {MOST_VALUES} seeds"
             )
 
     def sets(self, arm: Arm, seed: int) -> Sets:
         return (*arm.sets, *self.of_seed(seed), f"seed={seed}")
 
+    def label(self, arm: Arm, seed: int) -> str:
+        """What the run of this arm and seed is called."""
+        return f"{self.name}/{arm.name}/seed-{seed}"
+
     def folder(self, root: Path, arm: Arm, seed: int) -> Path:
-        """Where the run of this arm and seed lives."""
-        return root / self.name / arm.name / f"seed-{seed}"
+        """Where it lives."""
+        return root / self.label(arm, seed)
 
     def extra_file(self, root: Path, arm: Arm, seed: int, extra: ExtraSet) -> Path:
-        return self.folder(root, arm, seed) / f"evidence-{extra.name}.json"
+        return self.folder(root, arm, seed) / extra.file_name
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from evidence.measure import is_finished
+from evidence.measure import is_finished, read_extra
 from evidence.plan import Arm, Experiment, ExtraSet, Sets
 from kolb import recipe as recipes
 from kolb.cli.opened import read_source
@@ -72,8 +72,7 @@ def training_job(experiment: Experiment, arm: Arm, seed: int, root: Path) -> Job
         if is_finished(run):
             return None
         words = ("run", "--resume", str(path), "--quiet")
-    label = f"{experiment.name}/{arm.name}/seed-{seed}"
-    return Job(label, words, path.with_suffix(".log"))
+    return Job(experiment.label(arm, seed), words, path.with_suffix(".log"))
 
 
 def filled(extra: ExtraSet, data: Path) -> Sets:
@@ -86,39 +85,36 @@ def extra_job(
     """The evaluation of a finished run on ``extra``; None when it is done or cannot be. ``roots`` are the
     folder of the runs and that of the data."""
     root, data = roots
-    path, file = (
-        experiment.folder(root, arm, seed),
-        experiment.extra_file(root, arm, seed, extra),
-    )
-    sets = filled(extra, data)
-    is_done = file.exists() and json.loads(file.read_text())["sets"] == list(extra.sets)
+    path = experiment.folder(root, arm, seed)
+    is_done = read_extra(experiment.extra_file(root, arm, seed, extra), extra) is not None
     is_ready = (path / "env.json").exists() and is_finished(RunDirectory.open(path))
     if is_done or not is_ready or (extra.needs and not (data / extra.needs).exists()):
         return None
     asked = ("--episodes", "0", "--samples", str(extra.samples))
-    words = ("eval", str(path), *asked, *options(sets))
-    label = f"{experiment.name}/{arm.name}/seed-{seed}/{extra.name}"
+    words = ("eval", str(path), *asked, *options(filled(extra, data)))
+    label = f"{experiment.label(arm, seed)}/{extra.name}"
     return Job(label, words, path.with_name(f"{path.name}-{extra.name}.log"))
 
 
 def keep_extra(job: Job, extra: ExtraSet, data: Path) -> None:
-    """Moves what ``kolb eval`` wrote to the extra's own file, with what it was and the tasks' tags."""
+    """Moves what ``kolb eval`` wrote to the extra's own file, with what was asked and the tasks' tags."""
     path, sets = Path(job.words[1]), filled(extra, data)
-    [written] = re.findall(r"^written to (.+)$", job.log.read_text(), re.M)
-    content = json.loads(Path(written).read_text())
+    [written] = re.findall(r"^written to (.+)$", job.log.read_text(encoding="utf-8"), re.M)
+    content = json.loads(Path(written).read_text(encoding="utf-8"))
     stage = read_source(str(path), sets=sets).stage()
     tasks = stage.source.tasks(content["evaluation"]["split"])
     tags = {task.id: str(task.tags[extra.tag]) for task in tasks if extra.tag in task.tags}
     kept = {task: tag for task, tag in tags.items() if task in content["outcomes"]}
-    target = path / f"evidence-{extra.name}.json"
-    text = json.dumps({**content, "sets": list(extra.sets), "tags": kept}, indent=2)
-    target.with_suffix(".tmp").write_text(text + "\n")
+    target = path / extra.file_name
+    text = json.dumps({**content, "asked": extra.asked, "tags": kept}, indent=2)
+    target.with_suffix(".tmp").write_text(text + "\n", encoding="utf-8")
     target.with_suffix(".tmp").replace(target)
     Path(written).unlink()
 
 
-def run_all(jobs: Sequence[Job], at_once: int) -> Iterator[tuple[Job, bool]]:
-    """Runs the jobs and gives each with whether it succeeded, as they end. Whatever stops this stops them."""
+def run_all(jobs: Sequence[Job], at_once: int) -> Generator[tuple[Job, bool], None, None]:
+    """Runs the jobs and gives each with whether it succeeded, as they end. Whatever stops this stops them;
+    whoever stops asking has to ``close`` it."""
     waiting = list(jobs)
     running: dict[subprocess.Popen[bytes], Job] = {}
     try:

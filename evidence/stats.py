@@ -19,6 +19,8 @@ T_975 = (
 )  # fmt: skip
 """Student's t at 0.975, for 1 to 20 degrees of freedom (Student 1908)."""
 
+MOST_VALUES = len(T_975) + 1
+
 
 def t_interval(values: Sequence[float]) -> Interval:
     """The 95% interval of the mean, as Student's t gives it. It is not cut at 0 or 1.
@@ -26,9 +28,9 @@ def t_interval(values: Sequence[float]) -> Interval:
     >>> [round(x, 4) for x in t_interval([0.8, 0.7, 0.9])]
     [0.5516, 1.0484]
     """
-    if not 2 <= len(values) <= len(T_975) + 1:
+    if not 2 <= len(values) <= MOST_VALUES:
         raise ValueError(
-            f"an interval over {len(values)} seeds; expected 2 to {len(T_975) + 1} of them"
+            f"an interval over {len(values)} seeds; expected 2 to {MOST_VALUES} of them"
         )
     mean = statistics.fmean(values)
     slack = T_975[len(values) - 2] * statistics.stdev(values) / math.sqrt(len(values))
@@ -38,7 +40,8 @@ def t_interval(values: Sequence[float]) -> Interval:
 def bootstrap_interval(values: Sequence[float]) -> Interval:
     """The 95% percentile bootstrap interval of the mean: 10,000 resamples, always the same ones.
 
-    Over a handful of seeds it is too narrow: read ``t_interval`` beside it.
+    Over a handful of seeds it is too narrow: read ``t_interval`` beside it. That of ``kolb.evaluate`` is for
+    shares of successes and treats nothing but 0s as one; here 0 may be the difference of two arms.
     """
     array = np.asarray(values, np.float64)
     chosen = np.random.default_rng(0).integers(0, len(array), (RESAMPLES, len(array)))

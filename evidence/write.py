@@ -23,8 +23,8 @@ One value per seed; every arm has the same seeds, and a seed is the same world i
 95% interval that Student's t gives (it is not cut at 0 or 1). A claim *holds* when the 95% percentile bootstrap interval of
 the paired difference (10,000 resamples of the seeds) excludes 0 on the expected side. Over so few seeds that interval is
 too narrow; the t interval of the same differences stands beside it and is the more careful one. Tokens are all that was
-sampled in training (first attempts, reflections, second attempts, thrown-away tries), without evaluations. Seconds are by
-the clock, without evaluations, on a machine that other runs shared. Take-off: tokens at the first evaluation of
+sampled in training (first attempts, reflections, second attempts, thrown-away tries), without evaluations; a run ends with
+the step that reaches the budget, so it may spend up to one step more. Seconds are by the clock, without evaluations, on a machine that other runs shared. Take-off: tokens at the first evaluation of
 at least 0.5."""
 
 
@@ -46,7 +46,7 @@ class Page:
                 for seed in e.seeds:
                     found = measure(e, arm, seed, root)
                     if found is None:
-                        missing.append(f"{e.name}/{arm.name}/seed-{seed}")
+                        missing.append(e.label(arm, seed))
                     else:
                         runs.append(found)
         return cls(evidence, results, tuple(missing))
@@ -178,7 +178,8 @@ class Page:
         arms = self.results[e.name]
         yield f"### {extra.title}\n"
         if any(extra.name not in run.extras for runs in arms.values() for run in runs):
-            yield "Not measured: its data files were not there (`KOLB_DATA` names their folder).\n"
+            where = f"; it needs {extra.needs} in the folder `KOLB_DATA`" if extra.needs else ""
+            yield f"Not measured in every run{where}.\n"
             return
         first = next(iter(arms.values()))[0].extras[extra.name]
         yield from header("arm", "all (95%)", *(f"{extra.tag} {v}" for v in first if v))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from kolb.models.fetch import KNOWN, cache_folder, get, is_here
+from kolb.models.fetch import EMBEDDED, KNOWN, cache_folder, get, is_here
 
 
 def list_known() -> None:
+    for name, folder in EMBEDDED.items():
+        print(f"{name:<16} comes with kolb: see {folder / 'README.md'}")
     for name, model in KNOWN.items():
         where = (
             f"in {cache_folder() / name}" if is_here(name) else f"{model.download_mb} MB to fetch"

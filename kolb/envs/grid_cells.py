@@ -4,15 +4,16 @@ Every cell of a board is written with its name, ``a1D`` is the cell in column a 
 thought is one look-up: where a symbol is, what is beside a cell. So a small network can act by rules that it
 reads, whatever the size of the board. A reply names what it believes before it acts:
 
-    FrozenLake  ``A b2 B d4 C D D edge C Right``   agent, where; goal, where; hole; what is Left, Down, Right, Up
-    Sokoban     ``A b2 B c2 C d2 Right Right``     agent, where; box, where; goal, where; which way to push
+    FrozenLake  ``A b2 B d4 C D yes D yes edge no C no Left``  agent, where; goal, where; hole; what is Left, Down,
+                Right and Up, and whether to go there
+    Sokoban     ``A b2 B c2 C d2 Right b2 Right``              agent, where; box, where; goal, where; push which way, from where
 
 and its last word is the action. All words are separated by spaces or new lines, which mean the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kolb.envs.grid_games import ACTIONS, Cell, Game, State, shifted
 
@@ -25,6 +26,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 }
 """What the rules of a game name, in this order."""
 
+OPPOSITE = {"Left": "Right", "Right": "Left", "Up": "Down", "Down": "Up"}
 EDGE = "edge"
 NAMES = {"won": "won", "lost": "fell", "moved": "moved", "blocked": "blocked", "pushed": "pushed"}
 
@@ -65,22 +67,35 @@ def board_text(game: Game, state: State, symbols: Mapping[str, str]) -> str:
 def reply_text(game: Game, state: State, action: str, symbols: Mapping[str, str]) -> str:
     """What an expert says before ``action``, and the action."""
     if len(state) == 1:
-        around = " ".join(beside(game, state, symbols))
-        thought = f"{symbols['hole']} {around}"
+        thought = judged(beside(game, state, symbols), symbols["hole"])
     else:
-        thought = f"{symbols['goal']} {cell_name(game.goal)} {next_push(game, state, action)}"
+        push = next_push(game, state, action)
+        thought = (
+            f"{symbols['goal']} {cell_name(game.goal)} {push} {cell_name(behind(state[1], push))}"
+        )
     first = f"{symbols['agent']} {cell_name(state[0])}"
     what, where = ("goal", game.goal) if len(state) == 1 else ("box", state[1])
     return f"{first} {symbols[what]} {cell_name(where)} {thought} {action}"
 
 
-def beside(game: Game, state: State, symbols: Mapping[str, str]) -> list[str]:
-    """The symbols to the Left, Down, Right and Up of the agent."""
+def beside(
+    game: Game, state: State, symbols: Mapping[str, str], around: Cell | None = None
+) -> list[str]:
+    """The symbols to the Left, Down, Right and Up of the agent, or of another cell."""
     near = []
-    for row, column in neighbours(state[0]):
+    for row, column in neighbours(around or state[0]):
         inside = 0 <= row < len(game.rows) and 0 <= column < len(game.rows[0])
         near.append(symbols[game.role_at(state, (row, column))] if inside else EDGE)
     return near
+
+
+def judged(near: Sequence[str], hole: str) -> str:
+    """The hole's symbol, then each of ``near`` and whether it is safe.
+
+    >>> judged(["D", "C", "edge", "B"], "C")
+    'C D yes C no edge no B yes'
+    """
+    return " ".join([hole, *(f"{s} {'no' if s in (hole, EDGE) else 'yes'}" for s in near)])
 
 
 def neighbours(cell: Cell) -> list[Cell]:
@@ -97,6 +112,15 @@ def next_push(game: Game, state: State, action: str) -> str:
         state = after
         left = game.distance(state) or 0
         action = next(a for a in ACTIONS if game.distance(game.move(state, a)) == left - 1)
+
+
+def behind(box: Cell, push: str) -> Cell:
+    """Where to stand to push the box that way.
+
+    >>> cell_name(behind((2, 2), "Right"))
+    'b3'
+    """
+    return shifted(box, OPPOSITE[push])
 
 
 def outcome_text(kind: str, action: str | None, after: State) -> str:

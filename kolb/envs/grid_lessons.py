@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,13 +30,18 @@ from kolb.envs.base import SPLITS
 from kolb.envs.grid_boards import draw_board, split_of
 from kolb.envs.grid_games import ACTIONS, GAMES, Cell, Game, Rows, State, rows_at, what_happened
 from kolb.envs.grid_prompts import SYMBOLS, random_symbols
-from kolb.errors import RecipeError, nearest
+from kolb.errors import RecipeError, at_least, nearest
 from kolb.types import Environment, Message, Task, derive_seed
 
-KINDS = ("act", "guess", "reflect", "retry", "read")
+KINDS = ("act", "guess", "reflect", "retry", "where", "what", "beside", "plan")
 ASK_RULES = "which symbol is what ?"
 """The reflector's system prompt."""
-ASK_CELLS = "what is where ?"
+ASK_WHERE = "where is what ?"
+ASK_WHAT = "what is where ?"
+ASK_BESIDE = "what is beside ?"
+ASK_PLAN = "what to do ?"
+ASKED = 8
+LARGEST = 9
 LETTERS = "ABCDEFGHIJKL"
 
 
@@ -45,12 +51,24 @@ class GridLessons:
     share of that game; ``sizes`` are drawn uniformly from each game's table."""
 
     count: int = 1_000_000
-    shares: tuple[float, ...] = (0.5, 0.12, 0.2, 0.08, 0.1)
+    shares: tuple[float, ...] = (0.25, 0.06, 0.15, 0.06, 0.03, 0.1, 0.1, 0.25)
     sokoban: float = 0.5
     frozenlake_sizes: tuple[int, ...] = (4,)
     sokoban_sizes: tuple[int, ...] = (6,)
     mistakes: float = 0.2
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.shares) != len(KINDS) or min(self.shares) < 0 or not sum(self.shares):
+            raise RecipeError(
+                f"shares = {list(self.shares)}: expected {len(KINDS)} shares, of {', '.join(KINDS)}"
+            )
+        at_least(1, count=self.count)
+        at_least(0, sokoban=self.sokoban, mistakes=self.mistakes)
+        for name, least in (("frozenlake_sizes", 2), ("sokoban_sizes", 4)):
+            sizes = getattr(self, name)
+            if not sizes or min(sizes) < least or max(sizes) > LARGEST:
+                raise RecipeError(f"{name} = {list(sizes)}: expected sizes of {least} to {LARGEST}")
 
     def tasks(self, split: str) -> Sequence[Task]:
         if split not in SPLITS:
@@ -169,17 +187,94 @@ class Lesson:
             answer = self._guess(game, state)
         return f"{grid_cells.UNKNOWN}\n{record}", board, answer
 
-    def read(self) -> tuple[str, str, str]:
-        """Drill in looking up, on cells that show what they like: where each symbol is, from A to l."""
-        largest = max((*self.options.frozenlake_sizes, *self.options.sokoban_sizes))
-        size = int(self.rng.integers(2, largest + 1))
-        names = [grid_cells.cell_name((r, c)) for r in range(size) for c in range(size)]
+    # ---------------------------------------------------------------------------- drills
+
+    def where(self) -> tuple[str, str, str]:
+        """Where each symbol is, from A to l."""
+        cells = self._cells()
         letters = [str(s) for s in self.rng.permutation(list(LETTERS + LETTERS.lower()))]
-        chosen = sorted(int(i) for i in self.rng.permutation(len(names))[: len(letters)])
-        shown = {names[i]: symbol for i, symbol in zip(chosen, letters, strict=False)}
+        chosen = sorted(int(i) for i in self.rng.permutation(len(cells))[: len(letters)])
+        shown = {grid_cells.cell_name(cells[i]): s for i, s in zip(chosen, letters, strict=False)}
         board = " ".join(f"{name}{symbol}" for name, symbol in shown.items())
         found = sorted((symbol, name) for name, symbol in shown.items())
-        return ASK_CELLS, board, " ".join(f"{symbol} {name}" for symbol, name in found)
+        return ASK_WHERE, board, " ".join(f"{symbol} {name}" for symbol, name in found)
+
+    def what(self) -> tuple[str, str, str]:
+        """What is in each cell that is asked for."""
+        shown, board = self._scattered()
+        asked = self._some(list(shown), 2 * ASKED)
+        names = [grid_cells.cell_name(cell) for cell in asked]
+        said = " ".join(f"{name} {shown[cell]}" for name, cell in zip(names, asked, strict=True))
+        return ASK_WHAT, f"{board}\n{' '.join(names)}", said
+
+    def beside(self) -> tuple[str, str, str]:
+        """What is to the Left, Down, Right and Up of each cell that is asked for."""
+        shown, board = self._scattered()
+        asked = self._some(list(shown), ASKED)
+        names = [grid_cells.cell_name(cell) for cell in asked]
+        near = [
+            " ".join(shown.get(c, grid_cells.EDGE) for c in grid_cells.neighbours(cell))
+            for cell in asked
+        ]
+        said = " ".join(f"{name} {what}" for name, what in zip(names, near, strict=True))
+        return ASK_BESIDE, f"{board}\n{' '.join(names)}", said
+
+    def plan(self) -> tuple[str, str, str]:
+        """What to do in each of some positions: on one lake, or in one yard whose board is not shown."""
+        return self._plan_lake() if self.name == "frozenlake" else self._plan_yard()
+
+    def _plan_lake(self) -> tuple[str, str, str]:
+        game, _ = self._position()
+        cells = [(r, c) for r in range(len(game.rows)) for c in range(len(game.rows))]
+        free = [(cell,) for cell in cells if game.distance((cell,))]
+        free = [state for state in free if not is_board_held_out(rows_at(game, state))]
+        positions = self._some(free, ASKED)
+        # Seen from the goal: the agent's own cell then shows what it stands on.
+        rules = grid_cells.rules_text(self.name, self.symbols)
+        symbols = {**self.symbols, "agent_on_goal": self.symbols["goal"]}
+        board = grid_cells.board_text(game, (game.goal,), symbols)
+        names = " ".join(grid_cells.cell_name(state[0]) for state in positions)
+        said = [self._reply_from((game.goal,), game, state, symbols) for state in positions]
+        return f"{ASK_PLAN} {rules}", f"{board}\n{names}", " ".join(said)
+
+    def _reply_from(
+        self, shown: State, game: Game, state: State, symbols: Mapping[str, str]
+    ) -> str:
+        """A reply at ``state`` to a board that shows the agent at ``shown``."""
+        best = self._best_action(game, state)
+        reply = grid_cells.reply_text(game, state, best, symbols).split()
+        near = grid_cells.beside(game, shown, symbols, around=state[0])
+        return " ".join([*reply[:4], grid_cells.judged(near, symbols["hole"]), best])
+
+    def _plan_yard(self) -> tuple[str, str, str]:
+        sizes = self.options.sokoban_sizes
+        size = sizes[int(self.rng.integers(len(sizes)))]
+        asked: list[str] = []
+        said: list[str] = []
+        while len(said) < ASKED:
+            rows = draw_board("sokoban", self.rng, (size,))
+            game = GAMES["sokoban"](rows)
+            if is_board_held_out(rows) or not game.distance(game.start):
+                continue
+            best = self._best_action(game, game.start)
+            said.append(grid_cells.reply_text(game, game.start, best, self.symbols))
+            asked.append(" ".join(said[-1].split()[:6]))
+        last = grid_cells.cell_name((size - 1, size - 1))
+        return f"{ASK_PLAN} {last}", "\n".join(asked), " ".join(said)
+
+    def _cells(self) -> list[Cell]:
+        sizes = (*self.options.frozenlake_sizes, *self.options.sokoban_sizes)
+        size = sizes[int(self.rng.integers(len(sizes)))]
+        return [(r, c) for r in range(size) for c in range(size)]
+
+    def _scattered(self) -> tuple[dict[Cell, str], str]:
+        cells = self._cells()
+        letters = self.rng.choice(list(LETTERS + LETTERS.lower()), size=len(cells))
+        shown = {cell: str(s) for cell, s in zip(cells, letters, strict=True)}
+        return shown, " ".join(f"{grid_cells.cell_name(c)}{s}" for c, s in shown.items())
+
+    def _some(self, things: list[Any], count: int) -> list[Any]:
+        return [things[int(i)] for i in self.rng.permutation(len(things))[:count]]
 
     # ---------------------------------------------------------------------------- parts
 
@@ -288,9 +383,10 @@ class Lesson:
             said += f" {believed['box']} {grid_cells.cell_name(cells['box'])}"
         said += f" {believed['goal']} {grid_cells.cell_name(cells['goal'])}"
         if "box" in cells:
-            return f"{said} {push} {action}"
+            stand = grid_cells.cell_name(grid_cells.behind(cells["box"], push))
+            return f"{said} {push} {stand} {action}"
         near = [shown.get(c, grid_cells.EDGE) for c in grid_cells.neighbours(cells["agent"])]
-        return f"{said} {believed['hole']} {' '.join(near)} {action}"
+        return f"{said} {grid_cells.judged(near, believed['hole'])} {action}"
 
     def _failed_attempt(self) -> tuple[Game, str, dict[str, Cell]]:
         """A board, the last turn of random moves there that did not win, and what was seen where."""

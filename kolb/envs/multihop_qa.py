@@ -5,7 +5,8 @@ replies, and the reward of ``multihop_reward``. The files are read by ``multihop
 
 Differences: the search is BM25 over the question's own paragraphs (ten in HotpotQA's distractor files), where the
 paper searches all of Wikipedia by E5 embeddings; and it is called by ``<search>...</search>`` in the text, where the
-paper's is a JSON tool, so that any chat model can call it.
+paper's is a JSON tool, so that any chat model can call it. The closing line has ``PARTLY CORRECT`` too,
+where the paper's knows only right, wrong and timed out, and it counts searches and replies.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ class MultihopWorld:
         return StepResult((_user(observation),), feedback=outcome, info=self._info(None))
 
     def _end(self, result: Grade, answer: str | None, outcome: str = "") -> StepResult:
-        """The paper's closing line: how it went, reward, what was read as the answer, which rule decided."""
+        """The closing line: how it went, reward, what was read as the answer, which rule decided, what it took."""
         status = _status(result, answer)
         said = "nothing" if answer is None else answer
         line = (
@@ -201,7 +202,7 @@ def search_of(reply: str) -> str | None:
 def _status(result: Grade, answer: str | None) -> str:
     if answer is None:
         return "TIMEOUT"
-    if result.is_exact:
+    if result.reward == 1.0:  # all the words in another order count as much
         return "CORRECT"
     return "PARTLY CORRECT" if result.reward else "INCORRECT"
 

@@ -26,23 +26,23 @@ def test_the_agent_on_the_goal_shows_its_small_letter():
     assert grid_cells.board_text(yard, yard.start, SOK).split()[7] == "b2a"
 
 
-def test_a_frozenlake_reply_names_what_is_left_down_right_and_up():
+def test_a_frozenlake_reply_names_and_judges_what_is_left_down_right_and_up():
     reply = grid_cells.reply_text(LAKE, ((1, 1),), "Down", FL)
-    assert reply == "A b2 B c3 C D D D D Down"
+    assert reply == "A b2 B c3 C D yes D yes D yes D yes Down"
     corner = grid_cells.reply_text(LAKE, LAKE.start, "Right", FL)
-    assert corner == "A a1 B c3 C edge D D edge Right"
+    assert corner == "A a1 B c3 C edge no D yes D yes edge no Right"
 
 
-def test_a_sokoban_reply_names_the_next_push_before_the_action():
-    assert grid_cells.reply_text(YARD, YARD.start, "Right", SOK) == "A b3 B d3 C e3 Right Right"
-    below = (((3, 3)), (2, 3))
+def test_a_sokoban_reply_names_the_next_push_and_where_to_stand_before_the_action():
+    assert grid_cells.reply_text(YARD, YARD.start, "Right", SOK) == "A b3 B d3 C e3 Right c3 Right"
+    below = ((3, 3), (2, 3))
     yard = Sokoban(("######", "#  . #", "#  $ #", "#@   #", "######"))
-    assert grid_cells.reply_text(yard, yard.start, "Right", SOK) == "A b4 B d3 C d2 Up Right"
+    assert grid_cells.reply_text(yard, yard.start, "Right", SOK) == "A b4 B d3 C d2 Up d4 Right"
     assert grid_cells.next_push(yard, below, "Up") == "Up"
 
 
 def test_the_last_word_of_a_reply_is_the_action():
-    assert parse_action("A b3 B d3 C e3 Right Up", "cells") == "Up"
+    assert parse_action("A b3 B d3 C e3 Right c3 Up", "cells") == "Up"
     assert parse_action("A b3 B d3", "cells") is None
 
 

@@ -14,8 +14,9 @@ from kolb.envs import grid_cells
 from kolb.envs.grid_boards import read_boards
 from kolb.envs.grid_games import GAMES, rows_at
 from kolb.envs.grid_lessons import (
-    ASK_CELLS,
+    ASK_PLAN,
     ASK_RULES,
+    ASK_WHERE,
     KINDS,
     LETTERS,
     GridLessons,
@@ -117,7 +118,7 @@ def test_with_the_rules_the_answer_is_a_best_move():
 
 def test_a_guess_is_made_without_the_rules_and_rarely_believes_the_truth():
     rng, right = np.random.default_rng(1), []
-    options = GridLessons(shares=(0, 1, 0, 0, 0), sokoban=1.0)
+    options = GridLessons(shares=(0, 1, 0, 0, 0, 0, 0, 0), sokoban=1.0)
     for _ in range(400):
         lesson = Lesson(options, rng)
         system, _, answer = (m["content"] for m in lesson.chat())
@@ -129,7 +130,7 @@ def test_a_guess_is_made_without_the_rules_and_rarely_believes_the_truth():
 
 def test_a_reflection_is_the_truth_but_for_a_share_of_mistakes():
     rng, right = np.random.default_rng(2), []
-    options = GridLessons(shares=(0, 0, 1, 0, 0), mistakes=0.2)
+    options = GridLessons(shares=(0, 0, 1, 0, 0, 0, 0, 0), mistakes=0.2)
     for _ in range(500):
         lesson = Lesson(options, rng)
         system, _, answer = (m["content"] for m in lesson.chat())
@@ -140,13 +141,67 @@ def test_a_reflection_is_the_truth_but_for_a_share_of_mistakes():
     assert 0.74 < np.mean(right) < 0.86
 
 
+def shown_cells(text: str) -> dict[str, str]:
+    return {word[:2]: word[2] for word in text.split() if len(word) == 3}
+
+
 def test_a_drill_lists_where_every_symbol_is():
-    for system, board, answer in lessons("read", 20):
-        assert system == ASK_CELLS
+    for system, board, answer in lessons("where", 30):
+        assert system == ASK_WHERE
+        symbols, names = answer.split()[::2], answer.split()[1::2]
+        assert dict(zip(names, symbols, strict=True)) == shown_cells(board)
+        assert symbols == sorted(symbols)
+
+
+def test_a_drill_tells_what_is_in_each_cell_that_is_asked_for():
+    for _, user, answer in lessons("what", 30):
+        asked = user.split("\n")[1].split()
+        shown = shown_cells(user)
+        assert answer == " ".join(f"{name} {shown[name]}" for name in asked)
+
+
+def test_a_drill_tells_what_is_left_down_right_and_up():
+    for _, user, answer in lessons("beside", 30):
+        shown, words = shown_cells(user), answer.split()
+        for i in range(0, len(words), 5):
+            column, row = ord(words[i][0]), int(words[i][1])
+            near = [(column - 1, row), (column, row + 1), (column + 1, row), (column, row - 1)]
+            assert words[i + 1 : i + 5] == [
+                shown.get(f"{chr(c)}{r}", grid_cells.EDGE) for c, r in near
+            ]
+
+
+def test_a_drill_in_planning_gives_a_best_move_for_every_position_of_one_lake():
+    for system, user, answer in lessons("plan", 30, sokoban=0.0):
+        words = system.split()[4:]
+        symbols = dict(zip(words[::2], words[1::2], strict=True))
+        marks = {symbols["goal"]: "G", symbols["hole"]: "H", symbols["frozen"]: "F"}
+        *board, asked = user.split("\n")
+        rows = tuple("".join(marks[w[2]] for w in line.split()) for line in board)
+        replies = [answer.split()[i : i + 14] for i in range(0, len(answer.split()), 14)]
+        assert [reply[1] for reply in replies] == asked.split()
+        lake = GAMES["frozenlake"](rows)
+        for reply in replies:
+            cell = (int(reply[1][1]) - 1, ord(reply[1][0]) - ord("a"))
+            there = lake.move((cell,), reply[-1])
+            assert lake.distance(there) == lake.distance((cell,)) - 1
+            near = [
+                symbols["goal"]
+                if n == lake.goal
+                else shown_cells(user).get(grid_cells.cell_name(n), grid_cells.EDGE)
+                for n in grid_cells.neighbours(cell)
+            ]
+            assert reply[5:13:2] == near
+            unsafe = (symbols["hole"], grid_cells.EDGE)
+            assert reply[6:13:2] == ["no" if n in unsafe else "yes" for n in near]
+
+
+def test_a_drill_in_planning_repeats_each_position_of_a_yard_with_a_push_and_a_move():
+    for system, user, answer in lessons("plan", 30, sokoban=1.0, sokoban_sizes=(6,)):
+        assert system == f"{ASK_PLAN} f6"
         words = answer.split()
-        listed = {f"{name}{symbol}" for symbol, name in zip(words[::2], words[1::2], strict=True)}
-        assert listed == set(board.split())
-        assert words[::2] == sorted(words[::2])
+        replies = [words[i : i + 9] for i in range(0, len(words), 9)]
+        assert [" ".join(reply[:6]) for reply in replies] == user.split("\n")
 
 
 def test_the_models_vocabulary_holds_every_word_of_every_lesson():
@@ -168,3 +223,18 @@ def test_lessons_cannot_be_acted_in():
 def test_rows_of_a_shown_position_are_those_of_the_game():
     lake = GAMES["frozenlake"](("SFH", "FFF", "HFG"))
     assert rows_at(lake, ((1, 1),)) == ("FFH", "FSF", "HFG")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"shares": (1.0,)}, "expected 8 shares, of act, guess"),
+        ({"shares": (0.0,) * 8}, "expected 8 shares"),
+        ({"sokoban_sizes": (3,)}, "expected sizes of 4 to 9"),
+        ({"frozenlake_sizes": (10,)}, "expected sizes of 2 to 9"),
+        ({"mistakes": -0.1}, "mistakes"),
+    ],
+)
+def test_options_that_make_no_lesson_are_refused(options, said):
+    with pytest.raises(RecipeError, match=said):
+        GridLessons(**options)

@@ -252,13 +252,11 @@ def test_options_that_cannot_work_are_refused(options, said):
 
 def test_a_single_file_is_divided_by_its_questions_and_a_question_stays_where_it_is(tmp_path):
     rows = [{**ROW, "_id": f"q{i}", "question": f"Question {i}?"} for i in range(300)]
-    file = tmp_path / "all.json"
 
     def splits(given) -> dict[str, str]:
-        file.unlink(missing_ok=True)
-        name = tmp_path / f"{len(given)}-{given[0]['_id']}.json"
-        name.write_text(json.dumps(given))
-        source = MultihopQa(str(name))
+        file = tmp_path / f"{len(given)}.json"
+        file.write_text(json.dumps(given))
+        source = MultihopQa(str(file))
         every = {split: source.tasks(split) for split in ("train", "dev", "test")}
         return {t.prompt[-1]["content"]: split for split, ts in every.items() for t in ts}
 
@@ -340,6 +338,7 @@ def test_a_reply_that_is_neither_is_told_the_form_and_costs_a_turn():
             "CORRECT | reward=1.00 | extracted=the lake Onder | details=exact_",
         ),
         ("Onder", 2 / 3, "PARTLY CORRECT | reward=0.67 | extracted=Onder | details=f1_score"),
+        ("Onder Lake", 1.0, "CORRECT | reward=1.00 | extracted=Onder Lake | details=f1_score"),
         ("a pond", 0.0, "INCORRECT | reward=0.00 | extracted=a pond | details=low_f1"),
         ("", 0.0, "INCORRECT | reward=0.00 | extracted= | details=low_f1"),
     ],

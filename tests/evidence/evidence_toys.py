@@ -70,7 +70,7 @@ def fabricate_extra(
     experiment: Experiment, root: Path, extra: ExtraSet, outcomes: dict[str, list[float | None]]
 ) -> None:
     content = {
-        "sets": list(extra.sets),
+        "asked": extra.asked,
         "tags": {task: task.split("-")[0] for task in outcomes},
         "outcomes": outcomes,
     }

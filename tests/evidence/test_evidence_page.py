@@ -159,8 +159,33 @@ def test_a_further_evaluation_is_divided_by_its_tag(tmp_path: Path) -> None:
 
 
 def test_a_further_evaluation_that_was_not_made_is_said_to_be_missing(tmp_path: Path) -> None:
-    page = page_of(tmp_path, extras=(ExtraSet("more", "More tasks", ()),))
-    assert "### More tasks\n\nNot measured" in "\n".join(page.lines())
+    page = page_of(tmp_path, extras=(ExtraSet("more", "More tasks", (), needs="a.jsonl"),))
+    said = (
+        "### More tasks\n\nNot measured in every run; it needs a.jsonl in the folder `KOLB_DATA`.\n"
+    )
+    assert said in "\n".join(page.lines())
+
+
+@pytest.mark.parametrize("change", [{"sets": ("a=1",)}, {"samples": 4}, {"tag": "size"}])
+def test_a_further_evaluation_that_was_asked_for_otherwise_does_not_count(
+    tmp_path: Path, change: dict
+) -> None:
+    extra = ExtraSet("more", "More tasks", ())
+    experiment = toy_experiment(extras=(extra,))
+    fabricate_all(experiment, tmp_path, {"new": GOOD, "old_way": BAD})
+    fabricate_extra(experiment, tmp_path, extra, {"1-a": [1.0]})
+    now = replace(experiment, extras=(replace(extra, **change),))
+    runs = [measure(e, Arm("new"), 0, tmp_path) for e in (experiment, now)]
+    assert [run.extras for run in runs if run] == [{"more": {"": 1.0, "1": 1.0}}, {}]
+
+
+def test_a_further_evaluation_in_which_everything_broke_is_an_error(tmp_path: Path) -> None:
+    extra = ExtraSet("more", "More tasks", ())
+    experiment = toy_experiment(extras=(extra,))
+    fabricate_all(experiment, tmp_path, {"new": GOOD, "old_way": BAD})
+    fabricate_extra(experiment, tmp_path, extra, {"1-a": [None, None]})
+    with pytest.raises(RunDirectoryError, match="every episode of a further evaluation broke"):
+        measure(experiment, Arm("new"), 0, tmp_path)
 
 
 def test_the_mean_curve_is_drawn_between_evaluations_as_far_as_all_seeds_go(tmp_path: Path) -> None:
@@ -173,8 +198,12 @@ def test_the_mean_curve_is_drawn_between_evaluations_as_far_as_all_seeds_go(tmp_
     assert ys == pytest.approx([0.0, (0.5 + 0.2) / 2, (1.0 + 0.4) / 2])
 
 
-def test_fewer_than_five_seeds_and_unknown_arms_are_refused() -> None:
+def test_fewer_than_five_seeds_more_than_21_and_unknown_arms_are_refused() -> None:
     with pytest.raises(RecipeError, match="4 seeds"):
         toy_experiment(seeds=(0, 1, 2, 3))
+    with pytest.raises(
+        RecipeError, match="22 seeds; expected at least one claim and 5 to 21 seeds"
+    ):
+        toy_experiment(seeds=tuple(range(22)))
     with pytest.raises(RecipeError, match="did you mean 'old_way'"):
         toy_experiment(claims=(Claim("toy", "new", "odl_way"),))

@@ -20,7 +20,7 @@ from evidence.erl import EVIDENCE, symbols
 from evidence.main import main
 from evidence.measure import is_finished
 from evidence.plan import Arm, Claim, Evidence, Experiment, ExtraSet
-from evidence.run import extra_job, keep_extra, run_all, training_job
+from evidence.run import extra_job, filled, keep_extra, run_all, training_job
 from kolb import recipe as recipes
 from kolb.envs.grid_lessons import is_held_out
 from kolb.errors import RunDirectoryError
@@ -28,6 +28,7 @@ from kolb.loop import run
 from kolb.runs.directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
+DATA = Path(os.environ.get("KOLB_DATA", ROOT.parent / "shared" / "data"))
 
 RECIPE = """
 [engine]
@@ -234,6 +235,41 @@ def test_what_could_only_hang_or_do_nothing_is_refused(
 ) -> None:
     assert main(toy_evidence(tmp_path, toy_experiment()), words) == 2
     assert "jobs" in (err := capsys.readouterr().err) or "(7, 8, 9)" in err
+
+
+@pytest.mark.parametrize("seeds", ["four", "4-0", "-1"])
+def test_seeds_that_are_none_are_refused_with_the_form_that_is_meant(
+    tmp_path: Path, seeds: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(toy_evidence(tmp_path, toy_experiment()), [f"--seeds={seeds}"])
+    assert "write one seed, 3, or the first and the last, 0-4" in capsys.readouterr().err
+
+
+def test_a_page_is_not_written_where_a_further_evaluation_failed(
+    tmp_path: Path, lake: Experiment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = replace(lake, arms=(Arm("two"),), claims=(Claim("lake", "two", "two"),),
+                  extras=(ExtraSet("no", "", ("environments.lake.sizes=[1]",)),))  # fmt: skip
+    for seed in one.seeds:
+        finish(one, one.arms[0], seed, tmp_path / "runs")
+    words = ["--runs", str(tmp_path / "runs"), "--docs", str(tmp_path / "docs")]
+    assert main(toy_evidence(tmp_path, one), words) == 1
+    out = capsys.readouterr().out
+    assert "5 further evaluations failed, so nothing was written" in out
+    assert "a side of at least 2" in out
+    assert not (tmp_path / "docs").exists()
+
+
+@pytest.mark.skipif(not (DATA / "erl").is_dir(), reason=f"no paper's boards in {DATA}")
+def test_all_of_the_papers_test_boards_are_evaluated() -> None:
+    for experiment in EVIDENCE.experiments:
+        (extra,) = experiment.extras
+        arm = experiment.arms[0]
+        sets = (*experiment.sets(arm, 0), *filled(extra, DATA))
+        source = recipes.load(experiment.recipe, sets).stages[-1].source
+        lines = (DATA / extra.needs).read_text().splitlines()
+        assert len(source.tasks("test")) == len(lines) == 100
 
 
 def test_what_does_not_exist_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
