@@ -48,11 +48,11 @@ evidence-erl: .venv/.installed  ## ERL against RLVR and its ablations: hours; go
 	.venv/bin/python -m evidence.erl
 
 base-model: .venv/.installed  ## build the embedded base model again, in under an hour
-	rm -rf build/grids-start build/grids
+	rm -rf build/grids-*
 	.venv/bin/python -m kolb.models.grids.start build/grids-start
-	.venv/bin/kolb run recipes/base/grids.toml --out runs/base-grids
-	.venv/bin/kolb export runs/base-grids build/grids
-	cp build/grids/* kolb/models/grids/weights/
+	.venv/bin/kolb run recipes/base/grids.toml --out build/grids-run
+	.venv/bin/kolb export build/grids-run build/grids-out
+	cp build/grids-out/* kolb/models/grids/weights/
 
 clean:  ## removes .venv and caches, keeps runs/
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist

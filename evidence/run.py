@@ -1,11 +1,12 @@
 """Runs what is not finished: every arm and seed as a process of its own, a few at a time.
 
-A finished run is left alone and an interrupted one goes on. A run of another recipe is an error, so that no
-old number passes for a new one.
+A finished run is left alone and an interrupted one goes on. A run of another recipe, or from other weights, is an
+error, so that no old number passes for a new one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -22,7 +23,9 @@ from evidence.plan import Arm, Experiment, ExtraSet, Sets
 from kolb import recipe as recipes
 from kolb.cli.opened import read_source
 from kolb.errors import RunDirectoryError
+from kolb.models.fetch import EMBEDDED
 from kolb.runs.directory import RunDirectory
+from kolb.stage import Recipe
 
 ROOT = Path(__file__).parents[1]
 POLL_S = 0.2
@@ -32,14 +35,17 @@ TAIL_LINES = 15
 
 @dataclass(frozen=True)
 class Job:
-    """One ``kolb`` command; ``log`` takes what it prints."""
+    """One ``kolb`` command; ``log`` takes what it prints. ``weights``: the files that a new run starts from."""
 
     label: str
     words: tuple[str, ...]
     log: Path
+    weights: tuple[Path, ...] = ()
 
     def start(self) -> subprocess.Popen[bytes]:
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        if self.weights:
+            self.log.with_suffix(".weights").write_text(digest(self.weights))
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
         with open(self.log, "wb") as log:
@@ -61,18 +67,41 @@ def training_job(experiment: Experiment, arm: Arm, seed: int, root: Path) -> Job
     """What is left to do for this arm and seed; None when its run is finished."""
     path, sets = experiment.folder(root, arm, seed), experiment.sets(arm, seed)
     wanted = recipes.load(experiment.recipe, sets)
-    words = ("run", str(experiment.recipe), *options(sets), "--out", str(path), "--quiet")
-    if (path / "env.json").exists():
-        run = RunDirectory.open(path)
-        if recipes.parse(run.recipe()).resolved != wanted.resolved:
-            raise RunDirectoryError(
-                f"{path} is a run of another recipe than {experiment.recipe} with {' '.join(sets)} is now; "
-                "move it away or delete it, and it is run again"
-            )
-        if is_finished(run):
-            return None
-        words = ("run", "--resume", str(path), "--quiet")
-    return Job(experiment.label(arm, seed), words, path.with_suffix(".log"))
+    label, log, weights = experiment.label(arm, seed), path.with_suffix(".log"), weights_of(wanted)
+    if not (path / "env.json").exists():
+        words = ("run", str(experiment.recipe), *options(sets), "--out", str(path), "--quiet")
+        return Job(label, words, log, weights)
+    run = RunDirectory.open(path)
+    way_out = "move it away or delete it, and it is run again"
+    if recipes.parse(run.recipe()).resolved != wanted.resolved:
+        raise RunDirectoryError(
+            f"{path} is a run of another recipe than {experiment.recipe} with {' '.join(sets)} is now; {way_out}"
+        )
+    began = path.with_suffix(".weights")
+    if (began.read_text() if began.exists() else "") != digest(weights):
+        names = ", ".join(map(str, weights)) or "none on disk"
+        raise RunDirectoryError(
+            f"{path} began from other weights than are now in {names}; {way_out}"
+        )
+    return None if is_finished(run) else Job(label, ("run", "--resume", str(path), "--quiet"), log)
+
+
+def weights_of(recipe: Recipe) -> tuple[Path, ...]:
+    """The weight files of the embedded models and folders that ``recipe`` starts from. It only names them, and
+    an embedded model that was built anew keeps its name."""
+    bases = sorted({spec.model.base for spec in recipe.policies.values() if spec.model.base})
+    folders = [Path(EMBEDDED.get(base, base)) for base in bases]
+    return tuple(file for folder in folders for file in sorted(folder.glob("*.safetensors")))
+
+
+def digest(files: Sequence[Path]) -> str:
+    """SHA-256 of the contents, one after the other; empty where there are no files."""
+    if not files:
+        return ""
+    found = hashlib.sha256()
+    for file in files:
+        found.update(file.read_bytes())
+    return found.hexdigest()
 
 
 def filled(extra: ExtraSet, data: Path) -> Sets:

@@ -24,8 +24,8 @@ One value per seed; every arm has the same seeds, and a seed is the same world i
 the paired difference (10,000 resamples of the seeds) excludes 0 on the expected side. Over so few seeds that interval is
 too narrow; the t interval of the same differences stands beside it and is the more careful one. Tokens are all that was
 sampled in training (first attempts, reflections, second attempts, thrown-away tries), without evaluations; a run ends with
-the step that reaches the budget, so it may spend up to one step more. Seconds are by the clock, without evaluations, on a machine that other runs shared. Take-off: tokens at the first evaluation of
-at least 0.5."""
+the step that reaches the budget, so it may spend up to one step more. Seconds are by the clock, without evaluations, on
+a machine that other runs shared. Take-off: tokens at the first evaluation of at least 0.5."""
 
 
 @dataclass(frozen=True)

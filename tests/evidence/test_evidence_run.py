@@ -179,6 +179,22 @@ def test_a_run_of_another_recipe_is_an_error_and_is_left_alone(
     assert not (tmp_path / "runs/lake/four").exists()
 
 
+def test_a_run_that_began_from_weights_that_were_replaced_is_an_error(
+    tmp_path: Path, lake: Experiment
+) -> None:
+    base, arm, root = tmp_path / "base", lake.arms[1], tmp_path / "runs"
+    base.mkdir()
+    (base / "model.safetensors").write_bytes(b"old")
+    lake.recipe.write_text(RECIPE.replace('"nothing"', f'"{base}"'))
+    job = training_job(lake, arm, 0, root)
+    assert job is not None
+    assert [is_good for _, is_good in run_all([job], 1)] == [True]
+    assert training_job(lake, arm, 0, root) is None
+    (base / "model.safetensors").write_bytes(b"new")
+    with pytest.raises(RunDirectoryError, match=r"began from other weights than are now in .*base"):
+        training_job(lake, arm, 0, root)
+
+
 def test_an_evaluation_whose_data_is_not_there_or_that_is_done_makes_no_job(
     tmp_path: Path, lake: Experiment
 ) -> None:
