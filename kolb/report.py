@@ -18,6 +18,7 @@ from kolb.view.render import episode_view, safe
 
 MAX_CHARS = 600
 LAST_TURNS = 2
+SEARCHED_STEPS = 20
 CURVES = {"reward/mean": "outcome in training", "eval/mean": "outcome in evaluation"}
 
 Line = Mapping[str, Any]
@@ -170,12 +171,9 @@ def chosen_episodes(groups: Sequence[Group]) -> Iterator[tuple[str, Episode]]:
 def experience(run: RunDirectory) -> Iterator[tuple[str, Episode]]:
     """The earliest failure that something later in the same episode made good (a second attempt, say),
     without what was only told again; nothing where the method's episodes are single attempts."""
-    for step in run.episode_steps():
+    for step in run.episode_steps()[:SEARCHED_STEPS]:
         groups = run.episodes(step)
-        episodes = [(g, e) for g, group in enumerate(groups) for e in group.episodes]
-        if all(len(e.trajectories) < 2 for _, e in episodes):
-            return
-        for g, e in episodes:
+        for g, e in ((g, e) for g, group in enumerate(groups) for e in group.episodes):
             sampled = [t for t in e.trajectories if t.sampled_tokens]
             if (
                 (e.outcome or 0.0)

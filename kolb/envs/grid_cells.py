@@ -4,7 +4,7 @@ Every cell of a board is written with its name, ``a1D`` is the cell in column a 
 thought is one look-up: where a symbol is, what is beside a cell. So a small network can act by rules that it
 reads, whatever the size of the board. A reply names what it believes before it acts:
 
-    FrozenLake  ``A b2 B d4 C D yes D yes edge no C no Left``  agent, where; goal, where; hole; what is Left, Down,
+    FrozenLake  ``A b2 B d4 C D yes D yes D yes C no Left``  agent, where; goal, where; hole; what is Left, Down,
                 Right and Up, and whether to go there
     Sokoban     ``A b2 B c2 C d2 Right b2 Right``              agent, where; box, where; goal, where; push which way, from where
 

@@ -1,10 +1,13 @@
 """What the embedded base model is taught: an endless, seeded corpus of short chats about the grid games.
 
-Three kinds, in the words of ``grid_cells``, over random boards and random symbols:
+Four kinds, in the words of ``grid_cells``, over random boards and random symbols:
 
     act       the rules are in the system prompt; the answer is an expert's
     guess     nothing is known; the answer acts well on a random belief about the symbols, which is nearly always wrong
     reflect   a belief and the last turn of a failed attempt; the answer is the rules, between <prompt> tags
+    retry     acting with the last turn of a failed attempt in the system prompt
+
+and four kinds of drill: ``where``, ``what``, ``beside`` and ``plan``.
 
 So the model can act once it is told the rules, as an instructed model does, acts weakly when it is not, and can
 tell the rules from a failure. A share ``mistakes`` of the reflections has two symbols exchanged, so that there
@@ -12,7 +15,8 @@ is something to choose from.
 
 Held out, for those who want to measure: one symbol assignment in ten (``is_held_out``), and every board that
 ``grid_boards.split_of`` calls ``dev`` or ``test`` or that is listed in ``held_out_boards.txt`` (the ERL paper's
-test boards). No chat shows either.
+test boards). No chat is played on one of these boards or under one of these assignments. (A mistake about the
+symbols may happen to name a held-out assignment.)
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -47,7 +51,7 @@ LETTERS = "ABCDEFGHIJKL"
 
 @dataclass(frozen=True)
 class GridLessons:
-    """``tasks`` chats per split, each made when it is asked for. ``shares`` are of ``KINDS``; ``sokoban`` is the
+    """``count`` chats per split, each made when it is asked for. ``shares`` are of ``KINDS``; ``sokoban`` is the
     share of that game; ``sizes`` are drawn uniformly from each game's table."""
 
     count: int = 1_000_000
@@ -98,7 +102,13 @@ class LessonTasks(Sequence[Task]):
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, index):  # type: ignore[override]
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Task]: ...
+
+    def __getitem__(self, index: int | slice) -> Task | list[Task]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(self.length))]
         if not -self.length <= index < self.length:
@@ -326,8 +336,8 @@ class Lesson:
         spare = [s for s in LETTERS if s not in letters and s != wall]
         self.rng.shuffle(letters)
         self.rng.shuffle(spare)
-        names = ("agent", "goal") if self.name == "frozenlake" else ("agent", "box", "goal")
-        believed = dict(zip(names, letters, strict=False))
+        names = ["agent", "goal"] if self.name == "frozenlake" else ["agent", "box", "goal"]
+        believed: dict[str, str] = dict(zip(names, letters, strict=False))
         rest = [*letters[len(believed) :], *spare]
         believed |= {name: rest.pop() for name in names if name not in believed}
         if self.name == "frozenlake":
@@ -392,7 +402,7 @@ class Lesson:
         """A board, the last turn of random moves there that did not win, and what was seen where."""
         while True:
             game, state = self._position()
-            record = ""
+            kind, before, record = "moved", state, ""
             for left in range(int(self.rng.integers(4, 9)), 0, -1):
                 before, action = state, ACTIONS[int(self.rng.integers(4))]
                 state = game.move(before, action)

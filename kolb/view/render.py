@@ -124,7 +124,7 @@ def episode_view(
             parts.append(_scores(trajectory))
         left_out = max(len(trajectory.turns) - last_turns, 0) if last_turns else 0
         if left_out:
-            parts.append(Text(f"… {left_out} earlier turns", style="dim"))
+            parts.append(Text(f"… earlier turns: {left_out}", style="dim"))
         for position, turn in list(enumerate(trajectory.turns))[left_out:]:
             parts.append(Text(_turn_facts(turn, position, len(trajectory.turns)), style="dim"))
             parts.append(_fields(_turn_rows(turn, max_chars)))

@@ -54,5 +54,5 @@ def test_earlier_turns_are_counted_where_only_the_last_ones_are_shown() -> None:
     episode = Episode("t", 0, (Trajectory("solver", "agent", turns, {"reward": 1.0}),), 1.0)
     out = io.StringIO()
     Console(file=out, width=80).print(episode_view(episode, last_turns=2))
-    assert "… 3 earlier turns" in out.getvalue()
+    assert "… earlier turns: 3" in out.getvalue()
     assert [n for n in range(5) if f"word{n}" in out.getvalue()] == [3, 4]

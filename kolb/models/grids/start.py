@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -69,7 +70,7 @@ def write_start(folder: Path, seed: int = 0) -> None:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)
-        table = model.get_input_embeddings().weight
+        table = cast(torch.Tensor, model.get_input_embeddings().weight)
         table.normal_(0.0, SPREAD)
         half = config.hidden_size // 2
         table[[ids[s] for s in symbols], half:] = 0.0
@@ -84,4 +85,6 @@ def write_start(folder: Path, seed: int = 0) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m kolb.models.grids.start FOLDER")
     write_start(Path(sys.argv[1]))
