@@ -36,7 +36,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def smaller(path: Path, tokenizer: Path) -> list[str]:
     """``--set``s that leave a recipe what it is, and make it small."""
     data = tomllib.loads(path.read_text())
-    sets = ["engine.threads=1"] if data["engine"]["use"] == "torch_local" else []
+    sets = ["record_episodes=true"]
+    sets += ["engine.threads=1"] if data["engine"]["use"] == "torch_local" else []
     for name, table in data["policies"].items():
         policy = f"policies.{name}"
         if "base" in table:
