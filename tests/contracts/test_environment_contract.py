@@ -19,6 +19,7 @@ OPTIONS: dict[str, list[dict]] = {
     "grid_text": [
         {"train_tasks": 40},
         {"style": "short", "train_tasks": 40},
+        {"style": "cells", "train_tasks": 40},
         {"game": "sokoban", "rules": "visible", "symbols": "random", "train_tasks": 40},
         {"game": "sokoban", "style": "short", "max_steps": 5, "train_tasks": 40},
     ],
@@ -40,7 +41,12 @@ def found() -> list[str]:
     return [n for n in names if hasattr(importlib.import_module(f"kolb.envs.{n}"), "ENVIRONMENT")]
 
 
-CASES = [(name, options) for name in found() for options in OPTIONS.get(name, [{}])]
+TAUGHT = {"grid_lessons"}
+"""Sources of demonstrations that nobody can act in: they have tests of their own."""
+
+CASES = [
+    (name, options) for name in found() if name not in TAUGHT for options in OPTIONS.get(name, [{}])
+]
 
 
 def test_the_environments_of_this_release_are_all_found():
