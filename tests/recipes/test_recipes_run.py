@@ -47,6 +47,8 @@ def smaller(path: Path, tokenizer: Path) -> list[str]:
     for name, table in data["environments"].items():
         if table.get("train_tasks", 0) > 50:
             sets += [f"environments.{name}.train_tasks=50"]
+        if table["use"] == "grid_lessons":
+            sets += [f"environments.{name}.count=50"]
         if "questions" in table:  # a file that users bring
             sets += [f"environments.{name}.questions="]
     for stage in data["stages"]:
