@@ -262,11 +262,12 @@ def test_the_reflector_sees_belief_numbers_turns_and_feedback_in_this_order() ->
         f"## Turn 1\nFirst look at {T0}.\n\nThe agent: first 0 looks\nOutcome: It goes on.",
         f"## Turn 2\nSecond look at {T0}.\n\nThe agent: first 0, worth 0.25\nOutcome: It was worth 0.25.",
         "Total reward: 0.2500",
-        "<prompt> and </prompt>",
+        "one block in prompt tags",
     ]
     places = [record.index(part) for part in parts]
     assert places == sorted(places)
     assert record.count(BARE) == 1
+    assert "<prompt>" not in record  # a model that echoes the request must not seem to answer it
 
 
 def test_the_memory_is_what_the_reflector_believed_so_far_and_stands_nowhere_else() -> None:
