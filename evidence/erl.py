@@ -8,8 +8,7 @@ from pathlib import Path
 
 from evidence.main import main
 from evidence.plan import Arm, Claim, Evidence, Experiment, ExtraSet, Sets
-from kolb.envs.grid_lessons import LETTERS, is_held_out
-from kolb.envs.grid_prompts import random_symbols
+from kolb.envs.grid_lessons import held_out_symbols
 from kolb.types import derive_seed
 
 HERE = Path(__file__).parent
@@ -30,9 +29,7 @@ ARMS = (
 
 def symbols(game: str, seed: int) -> dict[str, str]:
     """The hidden assignment of a seed: drawn at random, and none that the base model was taught with."""
-    seeds = (derive_seed("evidence for erl", seed, n) for n in count())
-    drawn = (random_symbols(game, s, LETTERS) for s in seeds)
-    return next(assignment for assignment in drawn if is_held_out(game, assignment))
+    return held_out_symbols(game, (derive_seed("evidence for erl", seed, n) for n in count()))
 
 
 def world(game: str, seed: int) -> Sets:
@@ -47,7 +44,7 @@ def paper_boards(game: str) -> ExtraSet:
     boards = f'environments.grid.boards={{test = "{{data}}/{file}"}}'
     sets = (boards, f"environments.grid.test_tasks={PAPER_BOARDS}")
     title = "The paper's own test boards, by size"
-    return ExtraSet("paper_boards", title, sets, needs=file, samples=1, tag="size")
+    return ExtraSet("paper_boards", title, sets, needs=file, samples=4, tag="size")
 
 
 def experiment(game: str, title: str) -> Experiment:

@@ -149,7 +149,7 @@ async def take_step(
         running.publish(reports)
     running.library = running.library.apply(update.edits)
 
-    running.advance(stage, update)
+    running.advance(stage, update, world)
     if running.is_evaluation_due(stage):
         with clock("evaluate"):
             metrics |= await take_stock(running, stage, result)

@@ -170,21 +170,19 @@ def chosen_episodes(groups: Sequence[Group]) -> Iterator[tuple[str, Episode]]:
 
 def experience(run: RunDirectory) -> Iterator[tuple[str, Episode]]:
     """The earliest failure that something later in the same episode made good (a second attempt, say),
-    without what was only told again; nothing where the method's episodes are single attempts."""
+    without what was only told again. It gives up at a failure with nothing behind it: such a method does not
+    try again, and its episodes need not all be read."""
     for step in run.episode_steps()[:SEARCHED_STEPS]:
-        groups = run.episodes(step)
-        for g, e in ((g, e) for g, group in enumerate(groups) for e in group.episodes):
-            sampled = [t for t in e.trajectories if t.sampled_tokens]
-            if (
-                (e.outcome or 0.0)
-                < SUCCESS_AT
-                <= max((t.reward or 0.0 for t in sampled), default=0)
-            ):
+        episodes = [(g, e) for g, group in enumerate(run.episodes(step)) for e in group.episodes]
+        for g, e in episodes:
+            if not e.status.is_usable or (e.outcome or 0.0) >= SUCCESS_AT:
+                continue
+            if len(e.trajectories) < 2:
+                return
+            sampled = tuple(t for t in e.trajectories if t.sampled_tokens)
+            if max((t.reward or 0.0 for t in sampled), default=0.0) >= SUCCESS_AT:
                 where = f"step {step}, group {g}, episode {e.index}"
-                yield (
-                    f"a failure and what came of it: {where}",
-                    replace(e, trajectories=tuple(sampled)),
-                )
+                yield f"a failure and what came of it: {where}", replace(e, trajectories=sampled)
                 return
 
 

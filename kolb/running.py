@@ -6,7 +6,6 @@ import json
 import shutil
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -94,8 +93,6 @@ class Running:
         self.at = Position()
         self._recorded_library = 0
         self._has_told_of_failures = False
-        self._sampled: Counter[str] = Counter()
-        """What the step under way has sampled so far, by policy."""
 
     # -------------------------------------------------------------------------- opening, restoring
 
@@ -161,9 +158,7 @@ class Running:
     def world(self, stage: Stage) -> LiveWorld:
         step = self.at.step + 1
         seed = derive_seed(self.recipe.seed, stage.name, step)
-        world = LiveWorld(stage, self.samplers, self.library, seed, step, stage.sampling)
-        self._sampled = world.tokens
-        return world
+        return LiveWorld(stage, self.samplers, self.library, seed, step, stage.sampling)
 
     def stop_if_broken(self, groups: Sequence[Group], stage: Stage) -> None:
         """TooManyFailuresError above the allowed share; the steps before are saved first."""
@@ -241,12 +236,12 @@ class Running:
         for policy in policies:
             self.samplers[policy] = self.learners[policy].publish()
 
-    def advance(self, stage: Stage, update: Update) -> None:
+    def advance(self, stage: Stage, update: Update, world: LiveWorld) -> None:
         """The step is done: the position moves on, with the method's state as JSON would give it back, so
         that a resumed run meets the same state as an uninterrupted one."""
         self.at.step += 1
         self.at.stage_step += 1
-        self.at.stage_tokens += self._sampled.total()
+        self.at.stage_tokens += world.tokens.total()
         if self.is_spent(stage) and self.at.stage_step < stage.steps:
             self.listeners.note(
                 f"stage {stage.name!r} ends with step {self.at.stage_step} of {stage.steps}: "

@@ -26,9 +26,14 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from kolb.errors import EnvironmentFailure
-from kolb.types import Environment, Message, StepResult, Task
+from kolb.types import Environment, Message, StepResult, Task, derive_seed
 
 SPLITS = ("train", "dev", "test")
+
+
+def hashed_split(*words: str) -> str:
+    """The split of a thing that its ``words`` identify, wherever it is met: 1 in 10 ``test``, 1 in 10 ``dev``."""
+    return {0: "test", 1: "dev"}.get(derive_seed("split", *words) % 10, "train")
 
 
 @runtime_checkable

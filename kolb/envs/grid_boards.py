@@ -20,11 +20,14 @@ from typing import Any
 
 import numpy as np
 
+from kolb.envs.base import hashed_split
 from kolb.envs.grid_games import GAMES, Rows
 from kolb.errors import RecipeError
 from kolb.types import derive_seed
 
 SIZES = {"frozenlake": tuple(range(2, 10)), "sokoban": (6, 7, 8)}
+FROZEN = (0.60, 0.85)
+"""FrozenLake's share of ice is drawn from here."""
 LONGEST = {"frozenlake": 6, "sokoban": 8}
 """Boards that need more moves than this are not generated."""
 
@@ -43,7 +46,7 @@ class BoardRequest:
     count: int
     sizes: tuple[int, ...]
     longest: int
-    frozen: tuple[float, float] = (0.60, 0.85)
+    frozen: tuple[float, float] = FROZEN
     seed: int = 0
 
 
@@ -58,7 +61,7 @@ class Board:
 
 def split_of(rows: Rows) -> str:
     """The split that a board belongs to."""
-    return {0: "test", 1: "dev"}.get(derive_seed("split", *rows) % 10, "train")
+    return hashed_split(*rows)
 
 
 @lru_cache(maxsize=32)
@@ -104,7 +107,7 @@ def draw_board(game: str, rng: np.random.Generator, sizes: Sequence[int]) -> Row
     size = _any_of(rng, tuple(sizes))
     if game == "sokoban":
         return _draw_sokoban(rng, size)
-    return _draw_frozenlake(rng, size, float(rng.uniform(0.60, 0.85)))
+    return _draw_frozenlake(rng, size, float(rng.uniform(*FROZEN)))
 
 
 def _any_of(rng: np.random.Generator, values: tuple[int, ...]) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kolb.envs.grid_games import ACTIONS, Cell, Game, State, shifted
+from kolb.envs.grid_games import ACTIONS, Cell, Game, State, best_actions, shifted
 
 UNKNOWN = "nothing is known about this grid yet : look , try and learn"
 """The system prompt where the rules are hidden: about as long as the rules, and without content."""
@@ -28,7 +28,6 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 
 OPPOSITE = {"Left": "Right", "Right": "Left", "Up": "Down", "Down": "Up"}
 EDGE = "edge"
-NAMES = {"won": "won", "lost": "fell", "moved": "moved", "blocked": "blocked", "pushed": "pushed"}
 
 
 def cell_name(cell: Cell) -> str:
@@ -48,6 +47,16 @@ def rules_text(game: str, symbols: Mapping[str, str]) -> str:
     return " ".join(f"{role} {symbols[role]}" for role in ROLES[game])
 
 
+def shown_cells(game: Game, state: State, symbols: Mapping[str, str]) -> dict[Cell, str]:
+    """The symbol that each cell of the board shows, row by row."""
+    cells = [(r, c) for r, row in enumerate(game.rows) for c in range(len(row))]
+    return {cell: symbols[game.role_at(state, cell)] for cell in cells}
+
+
+def cells_text(shown: Mapping[Cell, str]) -> str:
+    return " ".join(f"{cell_name(cell)}{symbol}" for cell, symbol in shown.items())
+
+
 def board_text(game: Game, state: State, symbols: Mapping[str, str]) -> str:
     """
     >>> from kolb.envs.grid_games import FrozenLake
@@ -55,38 +64,38 @@ def board_text(game: Game, state: State, symbols: Mapping[str, str]) -> str:
     >>> board_text(lake, lake.start, {"agent": "A", "goal": "B", "hole": "C", "frozen": "D"})
     'a1A b1D\\na2C b2B'
     """
-    rows = [
-        " ".join(
-            f"{cell_name((r, c))}{symbols[game.role_at(state, (r, c))]}" for c in range(len(row))
-        )
-        for r, row in enumerate(game.rows)
-    ]
-    return "\n".join(rows)
+    shown = shown_cells(game, state, symbols)
+    rows = range(len(game.rows))
+    return "\n".join(cells_text({c: s for c, s in shown.items() if c[0] == r}) for r in rows)
 
 
 def reply_text(game: Game, state: State, action: str, symbols: Mapping[str, str]) -> str:
     """What an expert says before ``action``, and the action."""
     if len(state) == 1:
-        thought = judged(beside(game, state, symbols), symbols["hole"])
-    else:
-        push = next_push(game, state, action)
-        thought = (
-            f"{symbols['goal']} {cell_name(game.goal)} {push} {cell_name(behind(state[1], push))}"
-        )
-    first = f"{symbols['agent']} {cell_name(state[0])}"
-    what, where = ("goal", game.goal) if len(state) == 1 else ("box", state[1])
-    return f"{first} {symbols[what]} {cell_name(where)} {thought} {action}"
+        near = beside(shown_cells(game, state, symbols), state[0])
+        return lake_reply(symbols, places(game, state), near, action)
+    return yard_reply(symbols, places(game, state), next_push(game, state, action), action)
 
 
-def beside(
-    game: Game, state: State, symbols: Mapping[str, str], around: Cell | None = None
-) -> list[str]:
-    """The symbols to the Left, Down, Right and Up of the agent, or of another cell."""
-    near = []
-    for row, column in neighbours(around or state[0]):
-        inside = 0 <= row < len(game.rows) and 0 <= column < len(game.rows[0])
-        near.append(symbols[game.role_at(state, (row, column))] if inside else EDGE)
-    return near
+def lake_reply(
+    symbols: Mapping[str, str], cells: Mapping[str, Cell], near: Sequence[str], action: str
+) -> str:
+    """``cells``: where agent and goal are; ``near``: what is beside the agent."""
+    seen = [f"{symbols[role]} {cell_name(cells[role])}" for role in ("agent", "goal")]
+    return " ".join([*seen, judged(near, symbols["hole"]), action])
+
+
+def yard_reply(
+    symbols: Mapping[str, str], cells: Mapping[str, Cell], push: str, action: str
+) -> str:
+    """``cells``: where agent, box and goal are; ``push``: which way the box goes next."""
+    seen = [f"{symbols[role]} {cell_name(cells[role])}" for role in ("agent", "box", "goal")]
+    return " ".join([*seen, push, cell_name(behind(cells["box"], push)), action])
+
+
+def beside(shown: Mapping[Cell, str], cell: Cell) -> list[str]:
+    """What the cells to the Left, Down, Right and Up of ``cell`` show."""
+    return [shown.get(shifted(cell, action), EDGE) for action in ACTIONS]
 
 
 def judged(near: Sequence[str], hole: str) -> str:
@@ -98,20 +107,13 @@ def judged(near: Sequence[str], hole: str) -> str:
     return " ".join([hole, *(f"{s} {'no' if s in (hole, EDGE) else 'yes'}" for s in near)])
 
 
-def neighbours(cell: Cell) -> list[Cell]:
-    """The cells to the Left, Down, Right and Up."""
-    return [shifted(cell, action) for action in ACTIONS]
-
-
 def next_push(game: Game, state: State, action: str) -> str:
     """Which way the box goes next on a shortest way that starts with ``action``."""
     while True:
         after = game.move(state, action)
         if after[1:] != state[1:]:
             return action
-        state = after
-        left = game.distance(state) or 0
-        action = next(a for a in ACTIONS if game.distance(game.move(state, a)) == left - 1)
+        state, action = after, best_actions(game, after)[0]
 
 
 def behind(box: Cell, push: str) -> Cell:
@@ -132,7 +134,7 @@ def outcome_text(kind: str, action: str | None, after: State) -> str:
     if action is None:
         return "invalid"
     place = "at" if kind in ("blocked", "lost") else "to"
-    return f"{action} : {NAMES[kind]} {place} {cell_name(after[0])}"
+    return f"{action} : {'fell' if kind == 'lost' else kind} {place} {cell_name(after[0])}"
 
 
 def final_text(game: Game, before: State, outcome: str, *, truncated: bool) -> str:
@@ -140,27 +142,23 @@ def final_text(game: Game, before: State, outcome: str, *, truncated: bool) -> s
 
     The hint is the paper's, whose last feedback gives the final state.
     """
-    places = [("agent", before[0]), *([("box", before[1])] if len(before) > 1 else [])]
-    ends = " ".join(f"{name} {cell_name(cell)}" for name, cell in (*places, ("goal", game.goal)))
+    ends = " ".join(f"{name} {cell_name(cell)}" for name, cell in places(game, before).items())
     return f"{outcome} {'timeout' if truncated else 'end'} : {ends}"
 
 
-def places(game: Game, before: State, hole: State | None) -> dict[str, Cell]:
-    """Where the things are that the last feedback tells of; a wall is always in the first corner."""
-    found = {"agent": before[0], "goal": game.goal}
-    if len(before) > 1:
-        return {**found, "box": before[1], "wall": (0, 0)}
-    return {**found, "hole": hole[0]} if hole else found
+def places(game: Game, state: State) -> dict[str, Cell]:
+    """Where agent, box and goal are."""
+    return {**dict(zip(("agent", "box"), state, strict=False)), "goal": game.goal}
 
 
-def reflection_text(told: Mapping[str, str], places: Mapping[str, Cell], rules: str) -> str:
+def reflection_text(told: Mapping[str, str], seen: Mapping[str, Cell], rules: str) -> str:
     """What a reflector says: for each thing where it was seen and what was there, then the rules.
 
     >>> reflection_text({"agent": "I", "hole": "F"}, {"agent": (0, 0)}, "agent I hole F")
     'agent a1 I hole ? F <prompt> agent I hole F </prompt>'
     """
-    seen = " ".join(
-        f"{role} {cell_name(places[role]) if role in places else '?'} {symbol}"
+    words = " ".join(
+        f"{role} {cell_name(seen[role]) if role in seen else '?'} {symbol}"
         for role, symbol in told.items()
     )
-    return f"{seen} <prompt> {rules} </prompt>"
+    return f"{words} <prompt> {rules} </prompt>"

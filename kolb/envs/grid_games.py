@@ -166,17 +166,22 @@ def rows_at(game: Game, state: State) -> Rows:
     return tuple("".join(row) for row in grid)
 
 
+def best_actions(game: Game, state: State) -> list[str]:
+    """The actions that bring ``state`` one move closer to the win; none where it is won or cannot be."""
+    left = game.distance(state)
+    if left is None:
+        return []
+    return [a for a in ACTIONS if game.distance(game.move(state, a)) == left - 1]
+
+
 def solve(game: Game) -> list[str] | None:
     """A shortest list of actions from the start to the win (ties: the order of ACTIONS); None if there is none."""
     state, actions = game.start, []
-    left = game.distance(state)
-    if left is None:
+    if game.distance(state) is None:
         return None
-    while left:
-        left -= 1
-        action = next(a for a in ACTIONS if game.distance(game.move(state, a)) == left)
-        state = game.move(state, action)
-        actions.append(action)
+    while best := best_actions(game, state):
+        state = game.move(state, best[0])
+        actions.append(best[0])
     return actions
 
 

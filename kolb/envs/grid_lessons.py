@@ -7,7 +7,7 @@ Four kinds, in the words of ``grid_cells``, over random boards and random symbol
     reflect   a belief and the last turn of a failed attempt; the answer is the rules, between <prompt> tags
     retry     acting with the last turn of a failed attempt in the system prompt
 
-and four kinds of drill: ``where``, ``what``, ``beside`` and ``plan``.
+and four kinds of drill: ``plan``, and ``where``, ``what`` and ``beside`` of ``grid_drills``.
 
 So the model can act once it is told the rules, as an instructed model does, acts weakly when it is not, and can
 tell the rules from a failure. A share ``mistakes`` of the reflections has two symbols exchanged, so that there
@@ -21,18 +21,29 @@ symbols may happen to name a held-out assignment.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 
 from kolb.envs import grid_cells
 from kolb.envs.base import SPLITS
 from kolb.envs.grid_boards import draw_board, split_of
-from kolb.envs.grid_games import ACTIONS, GAMES, Cell, Game, Rows, State, rows_at, what_happened
+from kolb.envs.grid_drills import ASKED, DRILLS, LETTERS, some
+from kolb.envs.grid_games import (
+    ACTIONS,
+    GAMES,
+    Cell,
+    Game,
+    Rows,
+    State,
+    best_actions,
+    rows_at,
+    what_happened,
+)
 from kolb.envs.grid_prompts import SYMBOLS, random_symbols
 from kolb.errors import RecipeError, at_least, nearest
 from kolb.types import Environment, Message, Task, derive_seed
@@ -40,13 +51,8 @@ from kolb.types import Environment, Message, Task, derive_seed
 KINDS = ("act", "guess", "reflect", "retry", "where", "what", "beside", "plan")
 ASK_RULES = "which symbol is what ?"
 """The reflector's system prompt."""
-ASK_WHERE = "where is what ?"
-ASK_WHAT = "what is where ?"
-ASK_BESIDE = "what is beside ?"
 ASK_PLAN = "what to do ?"
-ASKED = 8
 LARGEST = 9
-LETTERS = "ABCDEFGHIJKL"
 
 
 @dataclass(frozen=True)
@@ -128,6 +134,12 @@ def is_held_out(game: str, symbols: Mapping[str, str]) -> bool:
     return derive_seed("symbols held out", game, *letters) % 10 == 0
 
 
+def held_out_symbols(game: str, seeds: Iterable[int]) -> dict[str, str]:
+    """The first held-out assignment among those that ``seeds`` draw."""
+    drawn = (random_symbols(game, seed, LETTERS) for seed in seeds)
+    return next(symbols for symbols in drawn if is_held_out(game, symbols))
+
+
 def is_board_held_out(rows: Rows) -> bool:
     return split_of(rows) != "train" or str(derive_seed("board", *rows)) in _listed()
 
@@ -153,7 +165,8 @@ class Lesson:
     def chat(self) -> list[Message]:
         shares = np.array(self.options.shares) / sum(self.options.shares)
         kind = KINDS[int(self.rng.choice(len(KINDS), p=shares))]
-        system, user, answer = getattr(self, kind)()
+        drill = DRILLS.get(kind)
+        system, user, answer = drill(self.rng, self._cells()) if drill else getattr(self, kind)()
         return [
             {"role": "system", "content": system},
             {"role": "user", "content": user},
@@ -175,7 +188,7 @@ class Lesson:
         return grid_cells.UNKNOWN, board, self._guess(game, state)
 
     def reflect(self) -> tuple[str, str, str]:
-        _, record, places = self._failed_attempt()
+        _, record, seen = self._failed_attempt()
         told, draw = self._told(), self.rng.random()
         belief = grid_cells.UNKNOWN
         if draw > 0.5:
@@ -183,7 +196,7 @@ class Lesson:
             belief = grid_cells.rules_text(self.name, believed)
         named = {role: told[role] for role in grid_cells.ROLES[self.name]}
         rules = grid_cells.rules_text(self.name, told)
-        answer = grid_cells.reflection_text(named, places, rules)
+        answer = grid_cells.reflection_text(named, seen, rules)
         return ASK_RULES, f"{belief}\n{record}", answer
 
     def retry(self) -> tuple[str, str, str]:
@@ -197,38 +210,6 @@ class Lesson:
             answer = self._guess(game, state)
         return f"{grid_cells.UNKNOWN}\n{record}", board, answer
 
-    # ---------------------------------------------------------------------------- drills
-
-    def where(self) -> tuple[str, str, str]:
-        """Where each symbol is, from A to l."""
-        cells = self._cells()
-        letters = [str(s) for s in self.rng.permutation(list(LETTERS + LETTERS.lower()))]
-        chosen = sorted(int(i) for i in self.rng.permutation(len(cells))[: len(letters)])
-        shown = {grid_cells.cell_name(cells[i]): s for i, s in zip(chosen, letters, strict=False)}
-        board = " ".join(f"{name}{symbol}" for name, symbol in shown.items())
-        found = sorted((symbol, name) for name, symbol in shown.items())
-        return ASK_WHERE, board, " ".join(f"{symbol} {name}" for symbol, name in found)
-
-    def what(self) -> tuple[str, str, str]:
-        """What is in each cell that is asked for."""
-        shown, board = self._scattered()
-        asked = self._some(list(shown), 2 * ASKED)
-        names = [grid_cells.cell_name(cell) for cell in asked]
-        said = " ".join(f"{name} {shown[cell]}" for name, cell in zip(names, asked, strict=True))
-        return ASK_WHAT, f"{board}\n{' '.join(names)}", said
-
-    def beside(self) -> tuple[str, str, str]:
-        """What is to the Left, Down, Right and Up of each cell that is asked for."""
-        shown, board = self._scattered()
-        asked = self._some(list(shown), ASKED)
-        names = [grid_cells.cell_name(cell) for cell in asked]
-        near = [
-            " ".join(shown.get(c, grid_cells.EDGE) for c in grid_cells.neighbours(cell))
-            for cell in asked
-        ]
-        said = " ".join(f"{name} {what}" for name, what in zip(names, near, strict=True))
-        return ASK_BESIDE, f"{board}\n{' '.join(names)}", said
-
     def plan(self) -> tuple[str, str, str]:
         """What to do in each of some positions: on one lake, or in one yard whose board is not shown."""
         return self._plan_lake() if self.name == "frozenlake" else self._plan_yard()
@@ -238,23 +219,20 @@ class Lesson:
         cells = [(r, c) for r in range(len(game.rows)) for c in range(len(game.rows))]
         free = [(cell,) for cell in cells if game.distance((cell,))]
         free = [state for state in free if not is_board_held_out(rows_at(game, state))]
-        positions = self._some(free, ASKED)
-        # Seen from the goal: the agent's own cell then shows what it stands on.
+        positions = some(self.rng, free, ASKED)
+        # The agent stands on the goal and looks like it, so that every cell shows what it is.
         rules = grid_cells.rules_text(self.name, self.symbols)
         symbols = {**self.symbols, "agent_on_goal": self.symbols["goal"]}
+        shown = grid_cells.shown_cells(game, (game.goal,), symbols)
+        said = []
+        for state in positions:
+            near = grid_cells.beside(shown, state[0])
+            cells = grid_cells.places(game, state)
+            best = self._best_action(game, state)
+            said.append(grid_cells.lake_reply(self.symbols, cells, near, best))
         board = grid_cells.board_text(game, (game.goal,), symbols)
         names = " ".join(grid_cells.cell_name(state[0]) for state in positions)
-        said = [self._reply_from((game.goal,), game, state, symbols) for state in positions]
         return f"{ASK_PLAN} {rules}", f"{board}\n{names}", " ".join(said)
-
-    def _reply_from(
-        self, shown: State, game: Game, state: State, symbols: Mapping[str, str]
-    ) -> str:
-        """A reply at ``state`` to a board that shows the agent at ``shown``."""
-        best = self._best_action(game, state)
-        reply = grid_cells.reply_text(game, state, best, symbols).split()
-        near = grid_cells.beside(game, shown, symbols, around=state[0])
-        return " ".join([*reply[:4], grid_cells.judged(near, symbols["hole"]), best])
 
     def _plan_yard(self) -> tuple[str, str, str]:
         sizes = self.options.sokoban_sizes
@@ -272,28 +250,13 @@ class Lesson:
         last = grid_cells.cell_name((size - 1, size - 1))
         return f"{ASK_PLAN} {last}", "\n".join(asked), " ".join(said)
 
+    # ---------------------------------------------------------------------------- parts
+
     def _cells(self) -> list[Cell]:
+        """The cells of a board of any size that the options name."""
         sizes = (*self.options.frozenlake_sizes, *self.options.sokoban_sizes)
         size = sizes[int(self.rng.integers(len(sizes)))]
         return [(r, c) for r in range(size) for c in range(size)]
-
-    def _scattered(self) -> tuple[dict[Cell, str], str]:
-        cells = self._cells()
-        letters = self.rng.choice(list(LETTERS + LETTERS.lower()), size=len(cells))
-        shown = {cell: str(s) for cell, s in zip(cells, letters, strict=True)}
-        return shown, " ".join(f"{grid_cells.cell_name(c)}{s}" for c, s in shown.items())
-
-    def _some(self, things: list[Any], count: int) -> list[Any]:
-        return [things[int(i)] for i in self.rng.permutation(len(things))[:count]]
-
-    # ---------------------------------------------------------------------------- parts
-
-    def _shown(self, game: Game, state: State) -> dict[Cell, str]:
-        return {
-            (r, c): self.symbols[game.role_at(state, (r, c))]
-            for r, row in enumerate(game.rows)
-            for c in range(len(row))
-        }
 
     def _symbols(self) -> dict[str, str]:
         while True:
@@ -324,13 +287,12 @@ class Lesson:
                 return game, game.start
 
     def _best_action(self, game: Game, state: State) -> str:
-        left = game.distance(state) or 0
-        best = [a for a in ACTIONS if game.distance(game.move(state, a)) == left - 1]
+        best = best_actions(game, state)
         return best[int(self.rng.integers(len(best)))]
 
     def _guess(self, game: Game, state: State) -> str:
         """A reply by somebody who believes in a random meaning of the symbols."""
-        shown = self._shown(game, state)
+        shown = grid_cells.shown_cells(game, state, self.symbols)
         wall = self.symbols.get("wall")
         letters = sorted({s for s in shown.values() if s != wall})
         spare = [s for s in LETTERS if s not in letters and s != wall]
@@ -388,15 +350,10 @@ class Lesson:
             action = self._best_action(game, state)
             if "box" in cells:
                 push = grid_cells.next_push(game, state, action)
-        said = f"{believed['agent']} {grid_cells.cell_name(cells['agent'])}"
         if "box" in cells:
-            said += f" {believed['box']} {grid_cells.cell_name(cells['box'])}"
-        said += f" {believed['goal']} {grid_cells.cell_name(cells['goal'])}"
-        if "box" in cells:
-            stand = grid_cells.cell_name(grid_cells.behind(cells["box"], push))
-            return f"{said} {push} {stand} {action}"
-        near = [shown.get(c, grid_cells.EDGE) for c in grid_cells.neighbours(cells["agent"])]
-        return f"{said} {grid_cells.judged(near, believed['hole'])} {action}"
+            return grid_cells.yard_reply(believed, cells, push, action)
+        near = grid_cells.beside(shown, cells["agent"])
+        return grid_cells.lake_reply(believed, cells, near, action)
 
     def _failed_attempt(self) -> tuple[Game, str, dict[str, Cell]]:
         """A board, the last turn of random moves there that did not win, and what was seen where."""
@@ -416,5 +373,9 @@ class Lesson:
                 if is_over:
                     break
             if kind != "won" and not is_board_held_out(rows_at(game, before)):
-                places = grid_cells.places(game, before, state if kind == "lost" else None)
-                return game, record, places
+                seen = grid_cells.places(game, before)
+                if self.name == "sokoban":
+                    seen["wall"] = (0, 0)  # the first corner always is one
+                elif kind == "lost":
+                    seen["hole"] = state[0]
+                return game, record, seen

@@ -1,8 +1,8 @@
 """What the grid games say and how their replies are read: prompts, boards as text, feedback.
 
-Two styles. ``paper`` follows the structure of the ERL paper's solver prompt (arXiv:2602.13949, table 2), in
+Three styles. ``paper`` follows the structure of the ERL paper's solver prompt (arXiv:2602.13949, table 2), in
 our own words: reason first, then the action between triple backticks. ``short`` is for models of a few
-million parameters: the user turn is the board and nothing else, the reply is one word.
+million parameters: the user turn is the board and nothing else, the reply is one word. ``cells`` is in ``grid_cells``.
 
 With hidden rules a system prompt never says what a symbol means or what the game is about; only the
 feedback does, as in the paper. Where the released code and the paper differ (a reminder that gives a rule
@@ -79,12 +79,12 @@ def random_symbols(game: str, seed: int, letters: str = LETTERS) -> dict[str, st
 
 def board_text(game: Game, state: State, symbols: Mapping[str, str], style: str) -> str:
     """Paper: every cell is space, symbol, space, tab (the paper's). Short: symbols with one space between."""
+    if style == "cells":
+        return grid_cells.board_text(game, state, symbols)
     rows = [
         [symbols[game.role_at(state, (r, c))] for c in range(len(row))]
         for r, row in enumerate(game.rows)
     ]
-    if style == "cells":
-        return grid_cells.board_text(game, state, symbols)
     if style == "paper":
         return "\n".join("".join(f" {symbol} \t" for symbol in row) for row in rows)
     return "\n".join(" ".join(row) for row in rows)

@@ -3,7 +3,7 @@
 arXiv:2602.13949, experiments and appendix. The agent sees the whole board after every move, in symbols whose
 meaning it may have to find out, and has ``max_steps`` actions. Reward 1 for winning, 0 for everything else.
 A reply without a valid action changes nothing and costs a step. The rules are in ``grid_games``, the
-boards in ``grid_boards``, every word in ``grid_prompts``.
+boards in ``grid_boards``, every word in ``grid_prompts`` and ``grid_cells``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from kolb.envs import grid_cells
 from kolb.envs.base import SPLITS, SingleUse
 from kolb.envs.grid_boards import (
+    FROZEN,
     LONGEST,
     SIZES,
     Board,
@@ -61,7 +62,7 @@ class GridText:
     symbols: str | Mapping[str, str] = field(default_factory=dict)
     max_steps: int = 8
     sizes: tuple[int, ...] = ()
-    frozen: tuple[float, float] = (0.60, 0.85)
+    frozen: tuple[float, float] = FROZEN
     boards: str | Mapping[str, str] = ""
     train_tasks: int = 10_000
     dev_tasks: int = 100

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
+from playing import play
 
 from kolb.envs import grid_cells
 from kolb.envs.grid_games import FrozenLake, Sokoban, rows_at
@@ -55,11 +54,11 @@ def test_the_last_feedback_tells_what_stood_where_on_the_last_board_that_was_sho
 
 def test_hidden_rules_show_no_symbol_and_visible_ones_all_of_them():
     task = GridText(style="cells", train_tasks=1).tasks("train")[0]
-    hidden = asyncio.run(GridText(style="cells").environment(task).reset())[0]["content"]
-    visible = GridText(style="cells", rules="visible").environment(task)
+    hidden = play(GridText(style="cells"), task, [])[0][0]["content"]
+    visible = GridText(style="cells", rules="visible")
     assert hidden == grid_cells.UNKNOWN
     assert not {"A", "B", "C", "D"} & set(hidden.split())
-    shown = asyncio.run(visible.reset())[0]["content"]
+    shown = play(visible, task, [])[0][0]["content"]
     assert shown == "agent A goal B hole C frozen D"
 
 
@@ -67,23 +66,13 @@ def test_hidden_rules_show_no_symbol_and_visible_ones_all_of_them():
 def test_the_experts_replies_win(game: str, size: int):
     source = GridText(game=game, style="cells", sizes=(size,), train_tasks=20)
 
-    async def play(task) -> float:
-        world = source.environment(task)
-        await world.reset()
-        return [await world.step(reply) for reply in source.expert(task)][-1].reward
-
-    assert [asyncio.run(play(task)) for task in source.tasks("train")] == [1.0] * 20
+    ends = [play(source, t, source.expert(t))[1][-1].reward for t in source.tasks("train")]
+    assert ends == [1.0] * 20
 
 
 def test_a_reply_without_an_action_is_said_to_be_invalid_and_costs_a_step():
     source = GridText(style="cells", max_steps=1, train_tasks=1)
-
-    async def play():
-        world = source.environment(source.tasks("train")[0])
-        await world.reset()
-        return await world.step("A b2")
-
-    result = asyncio.run(play())
+    _, (result,) = play(source, source.tasks("train")[0], ["A b2"])
     assert result.truncated
     assert result.feedback.startswith("invalid timeout : agent ")
 

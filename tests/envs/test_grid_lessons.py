@@ -12,13 +12,12 @@ import pytest
 
 from kolb.envs import grid_cells
 from kolb.envs.grid_boards import read_boards
-from kolb.envs.grid_games import GAMES, rows_at
+from kolb.envs.grid_drills import ASK_WHERE, LETTERS
+from kolb.envs.grid_games import ACTIONS, GAMES, rows_at, shifted
 from kolb.envs.grid_lessons import (
     ASK_PLAN,
     ASK_RULES,
-    ASK_WHERE,
     KINDS,
-    LETTERS,
     GridLessons,
     Lesson,
     is_board_held_out,
@@ -187,9 +186,9 @@ def test_a_drill_in_planning_gives_a_best_move_for_every_position_of_one_lake():
             assert lake.distance(there) == lake.distance((cell,)) - 1
             near = [
                 symbols["goal"]
-                if n == lake.goal
+                if (n := shifted(cell, action)) == lake.goal
                 else shown_cells(user).get(grid_cells.cell_name(n), grid_cells.EDGE)
-                for n in grid_cells.neighbours(cell)
+                for action in ACTIONS
             ]
             assert reply[5:13:2] == near
             unsafe = (symbols["hole"], grid_cells.EDGE)

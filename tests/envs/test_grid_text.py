@@ -7,6 +7,7 @@ import random
 import re
 
 import pytest
+from playing import play
 
 from kolb.envs.grid_games import ACTIONS
 from kolb.envs.grid_prompts import SYMBOLS, parse_action
@@ -21,22 +22,6 @@ SEMANTIC = re.compile(
     r"goal|hole|frozen|ice\b|lake|sokoban|box|wall|floor|push|pull|reward|player|target|win\b|puzzle",
     re.IGNORECASE,
 )
-
-
-def play(source: GridText, task: Task, replies):
-    """The opening messages and the results of ``replies``, up to the end."""
-
-    async def go():
-        world = source.environment(task)
-        opening = await world.reset()
-        results = []
-        for reply in replies:
-            results.append(await world.step(reply))
-            if results[-1].terminated or results[-1].truncated:
-                break
-        return opening, results
-
-    return asyncio.run(go())
 
 
 def fenced(*actions):

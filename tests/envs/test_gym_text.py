@@ -6,6 +6,7 @@ import asyncio
 import builtins
 
 import pytest
+from playing import play
 
 gymnasium = pytest.importorskip("gymnasium")
 
@@ -13,21 +14,6 @@ from kolb.envs.gym_text import GymText, fitting_kwargs, parse_choice, plain_text
 from kolb.errors import RecipeError  # noqa: E402
 
 ANSI = {"render_mode": "ansi"}
-
-
-def play(source, task, replies):
-    async def go():
-        world = source.environment(task)
-        opening = await world.reset()
-        results = []
-        for reply in replies:
-            results.append(await world.step(reply))
-            if results[-1].terminated or results[-1].truncated:
-                break
-        await world.close()
-        return opening, results
-
-    return asyncio.run(go())
 
 
 def test_frozenlake_brackets_the_agents_cell_and_names_the_actions():

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from playing import play
 
 from kolb import recipe
 from kolb.engines.base import ModelSpec
@@ -22,7 +23,7 @@ from kolb.envs.multihop_reward import boxed, f1_score, grade, normalise
 from kolb.errors import RecipeError
 from kolb.memory.library import ExperienceLibrary
 from kolb.methods.erl import METHOD
-from kolb.types import SamplingParams, Task
+from kolb.types import SamplingParams
 from kolb.world import LiveWorld
 
 ROOT = Path(__file__).parents[2]
@@ -57,22 +58,6 @@ def source_of(tmp_path: Path, *rows: dict, **options) -> MultihopQa:
     file = tmp_path / "rows.json"
     file.write_text(json.dumps(list(rows)))
     return MultihopQa({"train": str(file)}, **options)
-
-
-def play(source: MultihopQa, task: Task, replies):
-    """The opening messages and the results of ``replies``, up to the end."""
-
-    async def go():
-        world = source.environment(task)
-        opening = await world.reset()
-        results = []
-        for reply in replies:
-            results.append(await world.step(reply))
-            if results[-1].terminated or results[-1].truncated:
-                break
-        return opening, results
-
-    return asyncio.run(go())
 
 
 def shown(result) -> str:

@@ -214,3 +214,27 @@ class Poisoned(Grpo):
             return replace(update, state=count + 1)
         bad = [replace(e, advantages=np.full_like(e.advantages, np.nan)) for e in update.examples]
         return replace(update, examples=tuple(bad), state=count + 1)
+
+
+# -------------------------------------------------------------------------------- observers
+
+
+class StoppedError(Exception):
+    """Thrown by an observer: the run dies between two steps."""
+
+
+class StopsAfter:
+    """Keeps the notes; kills the run after step ``step`` (-1: never)."""
+
+    def __init__(self, step: int = -1) -> None:
+        self.last = step
+        self.notes: list[str] = []
+
+    def step(self, stage: str, step: int, metrics: Any) -> None:
+        if step == self.last:
+            raise StoppedError
+
+    def activity(self, text: str) -> None: ...
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)

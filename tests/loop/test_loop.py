@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loop_toys import Coach, Guess, Poisoned, engine, guess, recipe
+from loop_toys import Coach, Guess, Poisoned, StoppedError, StopsAfter, engine, guess, recipe
 
 from kolb.engines.scripted import Scripted
 from kolb.errors import (
@@ -33,25 +33,6 @@ def metrics_of(path: Path) -> list[dict[str, Any]]:
     """Every metrics line without its timings."""
     lines = RunDirectory.open(path).metrics()
     return [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines]
-
-
-class StoppedError(Exception):
-    """Thrown by an observer: the run dies between two steps."""
-
-
-class StopsAfter:
-    def __init__(self, step: int) -> None:
-        self.last = step
-        self.notes: list[str] = []
-
-    def step(self, stage: str, step: int, metrics: Any) -> None:
-        if step == self.last:
-            raise StoppedError
-
-    def activity(self, text: str) -> None: ...
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 # ------------------------------------------------------------------------------------ one GRPO run

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loop_toys import Coach, recipe
-from test_loop import StoppedError, StopsAfter, metrics_of
+from loop_toys import Coach, StoppedError, StopsAfter, recipe
+from test_loop import metrics_of
 
 from kolb.engines.base import LoraSpec, ModelSpec, OptimizerSpec
 from kolb.engines.torch_local import TorchLocal

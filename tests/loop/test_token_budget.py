@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loop_toys import Guess, engine, guess, recipe
+from loop_toys import Guess, StoppedError, StopsAfter, engine, guess, recipe
 
 from kolb.errors import RecipeError
 from kolb.loop import run
@@ -18,27 +18,6 @@ from kolb.stage import CheckpointSpec, Evaluation, Recipe
 STEPS = 9
 BUDGET = 500
 """Between the tokens of 3 and of 4 steps: see the first test."""
-
-
-class StoppedError(Exception):
-    """Thrown by an observer: the run dies between two steps."""
-
-
-class Watcher:
-    """Keeps the notes; kills the run after step ``last``."""
-
-    def __init__(self, last: int = -1) -> None:
-        self.last = last
-        self.notes: list[str] = []
-
-    def step(self, stage: str, step: int, metrics: Any) -> None:
-        if step == self.last:
-            raise StoppedError
-
-    def activity(self, text: str) -> None: ...
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 def budgeted(budget: int = BUDGET, **stage: Any) -> Recipe:
@@ -79,14 +58,14 @@ def test_reaching_the_budget_exactly_is_enough(tmp_path: Path) -> None:
 
 
 def test_steps_end_it_where_the_budget_is_not_reached(tmp_path: Path) -> None:
-    watcher = Watcher()
+    watcher = StopsAfter()
     run(budgeted(10**9), tmp_path / "run", engine=engine(), observer=watcher)
     assert len(lines_of(tmp_path / "run")) == STEPS
     assert not [note for note in watcher.notes if "token_budget" in note]
 
 
 def test_the_end_by_budget_is_evaluated_saved_and_told(tmp_path: Path) -> None:
-    watcher = Watcher()
+    watcher = StopsAfter()
     made = replace(budgeted(), checkpoints=CheckpointSpec(every=0))
     run(made, tmp_path / "run", engine=engine(), observer=watcher)
     lines = lines_of(tmp_path / "run")
@@ -123,7 +102,7 @@ def test_killed_anywhere_and_resumed_it_ends_with_the_same_bytes(
     made = replace(budgeted(), checkpoints=CheckpointSpec(every=2, keep=0))
     run(made, tmp_path / "whole", engine=engine())
     with pytest.raises(StoppedError):
-        run(made, tmp_path / "halves", engine=engine(), observer=Watcher(killed_after))
+        run(made, tmp_path / "halves", engine=engine(), observer=StopsAfter(killed_after))
     run(made, tmp_path / "halves", engine=engine(), resume=True)
     assert lines_of(tmp_path / "whole") == lines_of(tmp_path / "halves")
     assert bytes_of(tmp_path / "whole") == bytes_of(tmp_path / "halves")

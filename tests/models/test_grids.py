@@ -10,8 +10,7 @@ import pytest
 
 from kolb import recipe
 from kolb.cli.opened import opened_samplers, read_source
-from kolb.envs.grid_lessons import LETTERS, is_held_out
-from kolb.envs.grid_prompts import random_symbols
+from kolb.envs.grid_lessons import held_out_symbols, is_held_out
 from kolb.evaluate import evaluate
 from kolb.models.fetch import EMBEDDED, resolve
 from kolb.models.grids import start
@@ -49,8 +48,7 @@ history = "last"
 
 def success(game: str, rules: str, size: int, folder: Path) -> float:
     """On 80 held-out boards under a held-out assignment, sampling at temperature 1."""
-    assignments = (random_symbols(game, seed, LETTERS) for seed in range(1000, 2000))
-    symbols = next(s for s in assignments if is_held_out(game, s))
+    symbols = held_out_symbols(game, range(1000, 2000))
     table = ", ".join(f'{k} = "{v}"' for k, v in symbols.items())
     path = folder / f"{game}-{rules}.toml"
     path.write_text(RECIPE.format(game=game, rules=rules, symbols=table, size=size))
