@@ -20,6 +20,9 @@ from kolb.envs.grid_games import ACTIONS, Cell, Game, State, best_actions, shift
 UNKNOWN = "nothing is known about this grid yet : look , try and learn"
 """The system prompt where the rules are hidden: about as long as the rules, and without content."""
 
+LETTERS = "ABCDEFGHIJKL"
+"""The symbols of this style, with their small letters: the base model knows no others."""
+
 ROLES: Mapping[str, tuple[str, ...]] = {
     "frozenlake": ("agent", "goal", "hole", "frozen"),
     "sokoban": ("agent", "box", "goal", "wall", "floor"),

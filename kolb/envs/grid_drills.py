@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from kolb.envs import grid_cells
+from kolb.envs.grid_cells import LETTERS
 from kolb.envs.grid_games import Cell
 
-LETTERS = "ABCDEFGHIJKL"
-"""The symbols that the base model is taught, with their small letters."""
 ASK_WHERE = "where is what ?"
 ASK_WHAT = "what is where ?"
 ASK_BESIDE = "what is beside ?"

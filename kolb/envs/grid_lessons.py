@@ -15,14 +15,14 @@ is something to choose from.
 
 Held out, for those who want to measure: one symbol assignment in ten (``is_held_out``), and every board that
 ``grid_boards.split_of`` calls ``dev`` or ``test`` or that is listed in ``held_out_boards.txt`` (the ERL paper's
-test boards). No chat is played on one of these boards or under one of these assignments. (A mistake about the
-symbols may happen to name a held-out assignment.)
+test boards). No chat is played on one of these boards, and no rules in a chat, true or mistaken, are one of
+these assignments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import overload
@@ -32,7 +32,8 @@ import numpy as np
 from kolb.envs import grid_cells
 from kolb.envs.base import SPLITS
 from kolb.envs.grid_boards import draw_board, split_of
-from kolb.envs.grid_drills import ASKED, DRILLS, LETTERS, some
+from kolb.envs.grid_cells import LETTERS
+from kolb.envs.grid_drills import ASKED, DRILLS, some
 from kolb.envs.grid_games import (
     ACTIONS,
     GAMES,
@@ -48,7 +49,17 @@ from kolb.envs.grid_prompts import SYMBOLS, random_symbols
 from kolb.errors import RecipeError, at_least, nearest
 from kolb.types import Environment, Message, Task, derive_seed
 
-KINDS = ("act", "guess", "reflect", "retry", "where", "what", "beside", "plan")
+SHARES: Mapping[str, float] = {
+    "act": 0.25,
+    "guess": 0.06,
+    "reflect": 0.15,
+    "retry": 0.06,
+    "where": 0.03,
+    "what": 0.1,
+    "beside": 0.1,
+    "plan": 0.25,
+}
+KINDS = tuple(SHARES)
 ASK_RULES = "which symbol is what ?"
 """The reflector's system prompt."""
 ASK_PLAN = "what to do ?"
@@ -57,11 +68,11 @@ LARGEST = 9
 
 @dataclass(frozen=True)
 class GridLessons:
-    """``count`` chats per split, each made when it is asked for. ``shares`` are of ``KINDS``; ``sokoban`` is the
-    share of that game; ``sizes`` are drawn uniformly from each game's table."""
+    """``count`` chats per split, each made when it is asked for. ``shares`` are of ``KINDS`` (one that is not named
+    is not drawn); ``sokoban`` is the share of that game; ``sizes`` are drawn uniformly from each game's table."""
 
     count: int = 1_000_000
-    shares: tuple[float, ...] = (0.25, 0.06, 0.15, 0.06, 0.03, 0.1, 0.1, 0.25)
+    shares: Mapping[str, float] = field(default_factory=lambda: dict(SHARES))
     sokoban: float = 0.5
     frozenlake_sizes: tuple[int, ...] = (4,)
     sokoban_sizes: tuple[int, ...] = (6,)
@@ -69,12 +80,16 @@ class GridLessons:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if len(self.shares) != len(KINDS) or min(self.shares) < 0 or not sum(self.shares):
-            raise RecipeError(
-                f"shares = {list(self.shares)}: expected {len(KINDS)} shares, of {', '.join(KINDS)}"
-            )
+        for kind in self.shares:
+            if kind not in KINDS:
+                raise RecipeError(f"shares: no lesson {kind!r}{nearest(kind, KINDS)}")
+        at_least(0, **{f"shares.{kind}": share for kind, share in self.shares.items()})
+        if not sum(self.shares.values()):
+            raise RecipeError(f"shares: nothing is drawn; give some of {', '.join(KINDS)} a share")
         at_least(1, count=self.count)
-        at_least(0, sokoban=self.sokoban, mistakes=self.mistakes)
+        for name in ("sokoban", "mistakes"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise RecipeError(f"{name} = {getattr(self, name)}: expected a share, 0 to 1")
         for name, least in (("frozenlake_sizes", 2), ("sokoban_sizes", 4)):
             sizes = getattr(self, name)
             if not sizes or min(sizes) < least or max(sizes) > LARGEST:
@@ -163,8 +178,8 @@ class Lesson:
         self.symbols = self._symbols()
 
     def chat(self) -> list[Message]:
-        shares = np.array(self.options.shares) / sum(self.options.shares)
-        kind = KINDS[int(self.rng.choice(len(KINDS), p=shares))]
+        shares = np.array([self.options.shares.get(kind, 0.0) for kind in KINDS])
+        kind = KINDS[int(self.rng.choice(len(KINDS), p=shares / shares.sum()))]
         drill = DRILLS.get(kind)
         system, user, answer = drill(self.rng, self._cells()) if drill else getattr(self, kind)()
         return [
@@ -272,8 +287,11 @@ class Lesson:
     def _exchanged(self, symbols: Mapping[str, str]) -> dict[str, str]:
         """Two of the roles have changed their symbols."""
         names = grid_cells.ROLES[self.name]
-        first, second = (names[int(i)] for i in self.rng.permutation(len(names))[:2])
-        return {**symbols, first: symbols[second], second: symbols[first]}
+        while True:
+            first, second = (names[int(i)] for i in self.rng.permutation(len(names))[:2])
+            changed = {**symbols, first: symbols[second], second: symbols[first]}
+            if not is_held_out(self.name, changed):
+                return changed
 
     def _position(self) -> tuple[Game, State]:
         """A board on which there is a way, and how it looks at its start."""

@@ -101,12 +101,15 @@ def parse_action(reply: str, style: str) -> str | None:
     """The action that a reply names, or None.
 
     The last span between triple backticks decides: a direction in any case, or a digit (1 Left, 2 Down,
-    3 Right, 4 Up). In the short style a reply without such a span gives its last direction or digit.
+    3 Right, 4 Up). In the short style a reply without such a span gives its last direction or digit. In the
+    cells style the last word decides, or there is no action: directions stand in its thoughts, too.
     """
+    if style == "cells":
+        return _LEGAL.get((reply.split() or [""])[-1].lower())
     spans = _FENCED.findall(reply)
     if spans:
         return _LEGAL.get(spans[-1].strip().lower())
-    if style != "paper":
+    if style == "short":
         words = [w for w in _WORD.findall(reply.lower()) if w in _LEGAL]
         return _LEGAL[words[-1]] if words else None
     return None

@@ -26,6 +26,7 @@ from kolb.envs.grid_boards import (
 )
 from kolb.envs.grid_games import GAMES, Game, State, solve, what_happened
 from kolb.envs.grid_prompts import (
+    LETTERS,
     OUTCOMES,
     RULES,
     STYLES,
@@ -125,7 +126,8 @@ class GridText:
 
     def symbols_of(self, task: Task) -> dict[str, str]:
         if isinstance(self.symbols, str):
-            return random_symbols(self.game, derive_seed(task.seed, "symbols"))
+            letters = grid_cells.LETTERS if self.style == "cells" else LETTERS
+            return random_symbols(self.game, derive_seed(task.seed, "symbols"), letters)
         return check_symbols(self.game, self.symbols)
 
     def _boards(self, split: str) -> tuple[Board, ...]:

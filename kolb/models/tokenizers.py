@@ -150,7 +150,7 @@ def word_tokenizer(words: Iterable[str]) -> PreTrainedTokenizerFast:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    special = ["<|pad|>", "<|end|>", "<|unk|>", *(f"<|{role}|>" for role in ROLES[:3])]
+    special = ["<|pad|>", "<|end|>", "<|unk|>", *(f"<|{role}|>" for role in ROLES)]
     vocabulary = {word: i for i, word in enumerate(dict.fromkeys((*special, *words)))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<|unk|>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

@@ -12,7 +12,8 @@ import pytest
 
 from kolb.envs import grid_cells
 from kolb.envs.grid_boards import read_boards
-from kolb.envs.grid_drills import ASK_WHERE, LETTERS
+from kolb.envs.grid_cells import LETTERS
+from kolb.envs.grid_drills import ASK_WHERE
 from kolb.envs.grid_games import ACTIONS, GAMES, rows_at, shifted
 from kolb.envs.grid_lessons import (
     ASK_PLAN,
@@ -32,8 +33,7 @@ ALL_SIZES = {"frozenlake_sizes": tuple(range(2, 10)), "sokoban_sizes": (5, 6, 7,
 
 
 def lessons(kind: str, count: int, **options) -> list[list[str]]:
-    shares = tuple(float(kind == k) for k in KINDS)
-    source = GridLessons(shares=shares, **{**ALL_SIZES, **options})
+    source = GridLessons(shares={kind: 1.0}, **{**ALL_SIZES, **options})
     tasks = source.tasks("train")
     return [[m["content"] for m in source.demonstration(tasks[i])] for i in range(count)]
 
@@ -71,15 +71,33 @@ def shown_boards(symbols: dict[str, str], game: str, text: str) -> list[tuple[st
     return [tuple(b) for b in boards]
 
 
+def stated_rules(text: str) -> list[tuple[str, dict[str, str]]]:
+    """Every game whose rules a text states, true or not, and the symbols that it gives to the roles."""
+    found = []
+    for game, roles in grid_cells.ROLES.items():
+        pattern = " ".join(rf"{role} ([A-L])" for role in roles)
+        found += [(game, dict(zip(roles, m, strict=True))) for m in re.findall(pattern, text)]
+    return found
+
+
+def test_stated_rules_are_found_in_a_text():
+    symbols = {"agent": "A", "goal": "B", "hole": "C", "frozen": "D"}
+    rules = grid_cells.rules_text("frozenlake", symbols)
+    said = f"goal c1 B <prompt> {rules} </prompt>"
+    assert stated_rules(f"{rules}\n{said}") == [("frozenlake", symbols)] * 2
+
+
 @pytest.mark.parametrize("kind", KINDS[:4])
 def test_no_lesson_shows_a_held_out_board_or_a_held_out_assignment(kind: str):
-    options = GridLessons(shares=tuple(float(kind == k) for k in KINDS), **ALL_SIZES)
+    options = GridLessons(shares={kind: 1.0}, **ALL_SIZES)
     rng, seen = np.random.default_rng(3), Counter()
     for _ in range(400):
         lesson = Lesson(options, rng)
         assert not is_held_out(lesson.name, lesson.symbols)
-        for message in lesson.chat()[:2]:
-            for rows in shown_boards(lesson.symbols, lesson.name, message["content"]):
+        chat = [message["content"] for message in lesson.chat()]
+        assert not any(is_held_out(game, rules) for game, rules in stated_rules("\n".join(chat)))
+        for text in chat[:2]:
+            for rows in shown_boards(lesson.symbols, lesson.name, text):
                 assert not is_board_held_out(rows)
                 seen[lesson.name] += 1
     assert min(seen.values()) > 100
@@ -117,7 +135,7 @@ def test_with_the_rules_the_answer_is_a_best_move():
 
 def test_a_guess_is_made_without_the_rules_and_rarely_believes_the_truth():
     rng, right = np.random.default_rng(1), []
-    options = GridLessons(shares=(0, 1, 0, 0, 0, 0, 0, 0), sokoban=1.0)
+    options = GridLessons(shares={"guess": 1.0}, sokoban=1.0)
     for _ in range(400):
         lesson = Lesson(options, rng)
         system, _, answer = (m["content"] for m in lesson.chat())
@@ -129,7 +147,7 @@ def test_a_guess_is_made_without_the_rules_and_rarely_believes_the_truth():
 
 def test_a_reflection_is_the_truth_but_for_a_share_of_mistakes():
     rng, right = np.random.default_rng(2), []
-    options = GridLessons(shares=(0, 0, 1, 0, 0, 0, 0, 0), mistakes=0.2)
+    options = GridLessons(shares={"reflect": 1.0}, mistakes=0.2)
     for _ in range(500):
         lesson = Lesson(options, rng)
         system, _, answer = (m["content"] for m in lesson.chat())
@@ -182,6 +200,7 @@ def test_a_drill_in_planning_gives_a_best_move_for_every_position_of_one_lake():
         lake = GAMES["frozenlake"](rows)
         for reply in replies:
             cell = (int(reply[1][1]) - 1, ord(reply[1][0]) - ord("a"))
+            assert not is_board_held_out(rows_at(lake, (cell,)))
             there = lake.move((cell,), reply[-1])
             assert lake.distance(there) == lake.distance((cell,)) - 1
             near = [
@@ -227,8 +246,10 @@ def test_rows_of_a_shown_position_are_those_of_the_game():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"shares": (1.0,)}, "expected 8 shares, of act, guess"),
-        ({"shares": (0.0,) * 8}, "expected 8 shares"),
+        ({"shares": {"acts": 1.0}}, "no lesson 'acts'; did you mean 'act'"),
+        ({"shares": {"act": -1.0}}, "shares.act"),
+        ({"shares": {"act": 0.0}}, "nothing is drawn"),
+        ({"sokoban": 1.1}, "sokoban = 1.1"),
         ({"sokoban_sizes": (3,)}, "expected sizes of 4 to 9"),
         ({"frozenlake_sizes": (10,)}, "expected sizes of 2 to 9"),
         ({"mistakes": -0.1}, "mistakes"),
