@@ -21,6 +21,7 @@ WAYS_OUT = {
     "policies": "let one policy play every role, or use an engine with several policies (torch_local)",
     "stats:entropy": "remove the term that needs entropy, or use an engine that gives it (torch_local)",
     "stats:minp": "remove the term that needs min-p statistics, or use an engine that gives them",
+    "stats:proxy_kl": 'take kl_mode = "k3", or an engine that compares whole distributions (torch_local)',
     "base": "set the KL coefficient to 0, or use an engine that keeps the initial weights (torch_local)",
 }
 

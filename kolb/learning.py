@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from kolb.engines.base import Learner, OptimizerSpec, Report
-from kolb.errors import NonFiniteError
+from kolb.engines.base import Learner, OptimizerSpec, Report, Stats
+from kolb.errors import NonFiniteError, RecipeError
 from kolb.stage import Stage
 from kolb.terms.base import pin
-from kolb.types import Example, derive_seed
+from kolb.types import Example, Floats, derive_seed
 
 
 @dataclass
@@ -151,20 +151,63 @@ def with_logprobs(
     learner: Learner, examples: Sequence[Example], stage: Stage, temperature: float
 ) -> list[Example]:
     """The examples with what must be known before the first optimiser step: ``old_logprobs`` of those with
-    advantages where there will be a second one, ``ref_logprobs`` where a term needs the base."""
+    advantages where there will be a second one, what terms ask for in ``before`` and say in ``mark``, and
+    ``ref_logprobs`` where a term needs the base."""
     ready = list(examples)
     useful = [i for i, e in enumerate(ready) if is_useful(e, stage)]
-    if stage.updates_per_step * stage.epochs > 1:
+    stats, is_reused = stats_before(stage, examples), stage.updates_per_step * stage.epochs > 1
+    if is_reused or stats is not None:
         scored = [i for i in useful if ready[i].advantages is not None]
-        old = learner.forward([ready[i] for i in scored], temperature=temperature)
-        for i, numbers in zip(scored, old, strict=True):
-            ready[i] = replace(ready[i], old_logprobs=numbers["logprobs"])
+        chosen = [ready[i] for i in scored]
+        old = learner.forward(chosen, stats=stats or Stats(), temperature=temperature)
+        logprobs = [numbers.pop("logprobs") for numbers in old]
+        chosen = [
+            e.with_extras(**{f"old_{name}": values for name, values in numbers.items()})
+            for e, numbers in zip(chosen, old, strict=True)
+        ]
+        if is_reused:  # else they are the current ones, to the last bit
+            chosen = [
+                replace(e, old_logprobs=mine) for e, mine in zip(chosen, logprobs, strict=True)
+            ]
+        for i, example in zip(scored, marked(chosen, logprobs, stage), strict=True):
+            ready[i] = example
     if any("base" in term.needs for term in stage.all_terms):
         chosen = [ready[i] for i in useful]
         base = learner.forward(chosen, temperature=temperature, use_base=True)
         for i, numbers in zip(useful, base, strict=True):
             ready[i] = ready[i].with_extras(ref_logprobs=numbers["logprobs"])
     return ready
+
+
+def stats_before(stage: Stage, examples: Sequence[Example]) -> Stats | None:
+    """What the stage's terms ask of the policy before the first update; None where they ask nothing.
+
+    A term that no example can move (a coefficient of 0, say) asks nothing. RecipeError where terms disagree.
+    """
+    asked: dict[str, Any] = {}
+    is_asked = False
+    for term in stage.all_terms:
+        if all(idle(term, e) for e in examples):
+            continue
+        is_asked = is_asked or hasattr(term, "mark")
+        for name, value in getattr(term, "before", {}).items():
+            if asked.setdefault(name, value) != value:
+                raise RecipeError(
+                    f"stage {stage.name!r}: terms ask for different statistics, {name} = {asked[name]} and "
+                    f"{value} ({term.name}); there is one policy to compare with, so let them agree"
+                )
+    return Stats(**asked) if asked or is_asked else None
+
+
+def marked(
+    examples: Sequence[Example], logprobs: Sequence[Floats], stage: Stage
+) -> Sequence[Example]:
+    """The examples with the extras that terms give all of them together."""
+    for term in stage.all_terms:
+        if hasattr(term, "mark"):
+            extras = term.mark(examples, logprobs)
+            examples = [e.with_extras(**mine) for e, mine in zip(examples, extras, strict=True)]
+    return examples
 
 
 def dump_batch(folder: Path, name: str, error: Exception, batch: Sequence[Example]) -> Path:

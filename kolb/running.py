@@ -24,6 +24,9 @@ from kolb.stage import Recipe, Stage
 from kolb.types import Group, Update, derive_seed
 from kolb.world import LiveWorld, stop_if_broken
 
+REMARKS_IN_A_ROW = 3
+"""So many steps a term must find fault with its own numbers before it is said: a single batch may be odd."""
+
 
 @dataclass
 class Position:
@@ -92,6 +95,7 @@ class Running:
         self.library = ExperienceLibrary()
         self.at = Position()
         self._recorded_library = 0
+        self._remarks: dict[tuple[str, str, str], int] = {}
         self._has_told_of_failures = False
 
     # -------------------------------------------------------------------------- opening, restoring
@@ -197,11 +201,22 @@ class Running:
                     f"step {self.at.step + 1}: {report.too_long} examples of {policy!r} are longer than its context of "
                     f"{self.learners[policy].context_length} tokens and were left out"
                 )
+            self._note_remarks(report, stage)
             if report.examples:
                 reports.append(report)
         if stage.learn:
             self._note_idle(groups, was_idle=not reports)
         return reports
+
+    def _note_remarks(self, report: PolicyReport, stage: Stage) -> None:
+        """What a term has to say about its own numbers, once it has said so some steps in a row."""
+        numbers = report.report.means()
+        for term in stage.all_terms:
+            said = term.remark(numbers) if hasattr(term, "remark") else ""
+            key = (stage.name, report.policy, term.name)
+            self._remarks[key] = self._remarks.get(key, 0) + 1 if said else 0
+            if self._remarks[key] == REMARKS_IN_A_ROW:
+                self.listeners.note(f"step {self.at.step + 1}, {REMARKS_IN_A_ROW} in a row: {said}")
 
     def _note_idle(self, groups: Sequence[Group], *, was_idle: bool) -> None:
         self.at.idle_steps = self.at.idle_steps + 1 if was_idle else 0

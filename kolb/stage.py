@@ -148,7 +148,10 @@ class Stage:
 
     @property
     def all_terms(self) -> tuple[Any, ...]:
-        return (*self.method.terms, *self.terms)
+        """The method's terms and the stage's own. One of the stage's with the name of one of the method's takes its
+        place: so another surrogate is used inside any method."""
+        named = {term.name for term in self.terms}
+        return (*(t for t in self.method.terms if t.name not in named), *self.terms)
 
 
 @dataclass(frozen=True)

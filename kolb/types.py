@@ -9,6 +9,7 @@ token ids are int32 and per-token numbers are float32 numpy arrays, ragged, neve
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -271,6 +272,32 @@ class Group:
 
 
 # ------------------------------------------------------------------------------------- the learning
+
+
+@dataclass(frozen=True)
+class MinP:
+    """Which tokens a filtered distribution keeps: those with ``p >= kappa * max p`` (min-p), or with
+    ``p >= tau`` where ``tau`` is given. ``strict``: above, not at. The likeliest token is always kept.
+
+    >>> MinP(0.02).keeps(np.log([0.6, 0.012, 0.011]), np.log(0.6)).tolist()
+    [True, True, False]
+    """
+
+    kappa: float = 0.02
+    tau: float | None = None
+    strict: bool = False
+
+    SLACK: ClassVar[float] = 1e-6
+    """In nats, so that rounding does not decide about a token that is exactly at the threshold."""
+
+    def keeps(self, logprobs: Any, max_logprob: Any) -> Any:
+        """Booleans for ``logprobs`` of a distribution whose likeliest token has ``max_logprob``; arrays or tensors."""
+        fixed = self.tau is not None
+        ratio = self.tau if self.tau is not None else self.kappa
+        threshold = (0.0 if fixed else max_logprob) + (math.log(ratio) if ratio > 0 else -math.inf)
+        is_above = logprobs > threshold + self.SLACK
+        is_likeliest = logprobs >= max_logprob - self.SLACK
+        return is_likeliest | (is_above if self.strict else logprobs >= threshold - self.SLACK)
 
 
 @dataclass(frozen=True)

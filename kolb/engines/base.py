@@ -19,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from kolb.errors import RecipeError, at_least
-from kolb.types import Completion, Example, Floats, Ids, Message, SamplingParams
+from kolb.types import Completion, Example, Floats, Ids, Message, MinP, SamplingParams
 
 CAPABILITIES: Mapping[str, str] = {
     "sample": "gives completions",
@@ -31,7 +31,8 @@ CAPABILITIES: Mapping[str, str] = {
     "lora": "trains low-rank adapters",
     "policies": "trains several named policies",
     "stats:entropy": "forward and losses may ask for the entropy of the distribution",
-    "stats:minp": "forward and losses may ask for max logprob and the log-mass that min-p keeps",
+    "stats:minp": "forward may ask for max logprob and the log-mass that min-p keeps",
+    "stats:proxy_kl": "losses may ask for the KL from the remembered policy under min-p, over all tokens",
     "base": "can evaluate the initial weights beside the trained ones (reference policy)",
 }
 """Every word that an engine may put in ``provides`` and a method or term in ``needs``."""
@@ -90,12 +91,14 @@ class OptimizerSpec:
 class Stats:
     """Which detached per-token statistics ``forward`` is asked for, beside the logprobs.
 
-    ``minp`` is min-p's kappa: with it come ``max_logprob`` (the most likely token's) and
-    ``minp_logmass`` (log of the mass of the tokens with p >= kappa * max p).
+    With ``minp`` come ``max_logprob`` (the most likely token's) and ``minp_logmass`` (log of the mass of the
+    tokens that it keeps). ``remember``: the learner keeps these weights, until it is told so again, for losses
+    that compare whole distributions with them (``TokenStats.proxy_kl``).
     """
 
     entropy: bool = False
-    minp: float | None = None
+    minp: MinP | None = None
+    remember: bool = False
 
 
 @dataclass

@@ -75,8 +75,7 @@ def _stats(
         sampler_logprobs=given([e.sampler_logprobs for e in examples], old)[keep],
         advantages=given([e.advantages for e in examples], torch.zeros_like(now))[keep],
         coefficients=coefficients[keep],
-        sequence=torch.repeat_interleave(torch.arange(len(examples)), torch.tensor(lengths))[keep],
-        sequences=len(examples),
+        example=torch.repeat_interleave(torch.arange(len(examples)), torch.tensor(lengths))[keep],
         entropy=torch.full_like(now, ENTROPY)[keep],
         extras={name: values[keep] for name, values in extras.items()},
     )

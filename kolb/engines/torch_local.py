@@ -54,6 +54,7 @@ class TorchLocal:
             "policies",
             "stats:entropy",
             "stats:minp",
+            "stats:proxy_kl",
             "base",
         }
     )

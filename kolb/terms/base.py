@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kolb.errors import RecipeError, nearest
-from kolb.types import Example, Floats
+from kolb.types import Example, Floats, MinP
 
 NORMALISATIONS = ("token-mean", "sequence-mean", "sequence-mean-token-sum", "constant")
 
@@ -33,7 +33,8 @@ class TokenStats:
     weights divided by the global denominator: a loss is ``(coefficients * per_token).sum()``.
     ``old_logprobs`` is what the ratio is taken against: the given ones, or the detached current ones where
     an update is the first after sampling. ``sampler_logprobs`` equals ``old_logprobs`` where nobody sampled.
-    ``sequence`` [T] numbers the sequences of this micro-batch, ``sequences`` of them.
+    ``example`` [T] numbers the examples of this micro-batch; no cut divides an example. ``proxy_kl`` carries a
+    gradient: KL(proxy || current) over all tokens, the proxy being the policy before the first update under min-p.
     """
 
     logprobs: Tensor
@@ -41,9 +42,9 @@ class TokenStats:
     sampler_logprobs: Tensor
     advantages: Tensor
     coefficients: Tensor
-    sequence: Tensor
-    sequences: int
+    example: Tensor
     entropy: Tensor | None = None
+    proxy_kl: Tensor | None = None
     extras: Mapping[str, Tensor] = field(default_factory=dict)
 
 
@@ -64,7 +65,15 @@ class Term(Protocol):
 
     ``stream`` names the weights it reads; ``normalisation`` is one of NORMALISATIONS (``constant`` divides
     by ``constant``); ``needs`` lists statistics and engine capabilities beyond logprobs:
-    ``stats:entropy``, ``stats:minp``, ``base`` (then ``extras["ref_logprobs"]`` is there).
+    ``stats:entropy``, ``stats:minp``, ``stats:proxy_kl``, ``base`` (then ``extras["ref_logprobs"]`` is there).
+
+    What a term must know of the policy *before* the first update from a batch of episodes it says in ``before``:
+    settings of ``engines.base.Stats``, whose results are then in ``extras`` as ``old_max_logprob`` and so on. What
+    it must know of *all examples* of that batch it says in ``mark(examples, logprobs)``: extras for each of them,
+    from their logprobs [N] before the first update. It is called once, so the result depends on no cut. ``only`` names
+    such an extra that is 0 for the tokens that the term leaves out, of its denominator too.
+
+    ``remark(metrics)``, from the means of its metrics in a step, says in words what is wrong; empty: nothing.
 
     A term may also have ``reads``: what every example with weight in its stream must bring along, as
     ``advantages`` or as a name in ``Example.extras``. ``prepare`` checks it. And ``is_idle(example)``, true
@@ -172,6 +181,14 @@ def pin(terms: Sequence[Term], examples: Sequence[Example]) -> list[Example]:
     ]
 
 
+def proxy_rule(terms: Sequence[Term]) -> MinP | None:
+    """The min-p rule of the terms that need ``stats:proxy_kl``; RecipeError where they do not agree."""
+    rules = {term.before["minp"] for term in terms if "stats:proxy_kl" in term.needs}  # type: ignore[attr-defined]
+    if len(rules) > 1:
+        raise RecipeError(f"terms ask for the KL from different proxies, {rules}; let them agree")
+    return next(iter(rules), None)
+
+
 def mean_of(values: Tensor, stats: TokenStats) -> tuple[float, float]:
     """A metric: the sum of ``values`` over the tokens that count, and how many those are."""
     counts = stats.coefficients != 0
@@ -205,6 +222,8 @@ def _weights(term: Term, example: Example) -> NDArray[np.float64]:
     """The example's weights in the term's stream, zeros where it has none; checked."""
     n = len(example.target_ids)
     weights = np.asarray(example.weights.get(term.stream, np.zeros(n)), np.float64)
+    if (only := getattr(term, "only", "")) and only in example.extras:
+        weights = weights * (example.extras[only] != 0)
     if weights.shape != (n,) or not np.all(weights >= 0) or not np.all(np.isfinite(weights)):
         raise ValueError(
             f"weights {weights} in stream {term.stream!r} of an example with {n} targets; give one "

@@ -1,4 +1,8 @@
-"""The policy gradient with a clipped ratio: PPO's surrogate as GRPO and its relatives use it."""
+"""The policy gradient with a clipped ratio: PPO's surrogate as GRPO and its relatives use it.
+
+What other surrogates share with it is here, too: the limited ratio, the correction for the sampler, and the
+numbers that tell how far an update has gone. A surrogate that is to stand in its place has its ``name``.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kolb.errors import RecipeError
+from kolb.errors import RecipeError, at_least
 from kolb.terms.base import TermResult, TokenStats, max_of, mean_of
 from kolb.terms.kl import k3
 from kolb.types import Example
 
 LOG_RATIO_LIMIT = 20.0
 """exp(20) is 5e8: beyond it a ratio says only that something is wrong, and float32 is near its end."""
+
+RARE = 0.1
+"""Tokens that were less likely than this are counted as rare (``tokens/rare``)."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +39,7 @@ class PolicyGradient:
     weights that sampled are not quite the weights that learn; 0 or None leaves that out.
 
     At ``r = 1`` the gradient is the plain policy gradient, ``-A`` times the gradient of the logprob.
-    Metrics: ``clip/share`` of tokens whose loss a clip changed, ``ratio/mean``, ``importance/mean``, and
-    ``kl/sampler_learner``, the k3 estimate of KL(sampler || learner before the update), with its
-    largest token.
+    Metrics: ``clip/share`` of tokens whose loss a clip changed, and those of ``drift``.
     """
 
     clip_low: float = 0.2
@@ -58,48 +63,82 @@ class PolicyGradient:
             raise RecipeError(
                 f"{self.name}: dual_clip = {self.dual_clip}; it must be 1 or more, or 0 for none"
             )
-        if self.importance_cap and not self.importance_cap >= 1:
-            raise RecipeError(
-                f"{self.name}: importance_cap = {self.importance_cap}; it must be 1 or more, so that "
-                "tokens whose logprobs agree keep their weight of 1, or 0 for no importance weight"
-            )
+        check_importance(self.name, self.importance_cap)
 
     def is_idle(self, example: Example) -> bool:
-        """Without an advantage nothing is pushed: the loss is 0 whatever the weights are."""
-        return example.advantages is None or not np.any(example.advantages)
+        return has_no_advantage(example)
 
     def __call__(self, stats: TokenStats) -> TermResult:
-        ratio = _limited(stats.logprobs - stats.old_logprobs).exp()
+        ratio = ratio_of(stats)
         plain = -stats.advantages * ratio
         clipped = self._clip(plain, ratio, stats)
-        importance = self._importance(stats)
-        drift = k3(stats.sampler_logprobs, stats.old_logprobs)
-        metrics = {
-            "clip/share": mean_of(clipped != plain, stats),
-            "ratio/mean": mean_of(ratio, stats),
-            "importance/mean": mean_of(importance, stats),
-            "kl/sampler_learner": mean_of(drift, stats),
-            "kl/sampler_learner/max": max_of(drift, stats),
-        }
+        importance = importance_of(stats, self.importance_cap)
+        metrics = drift(stats, ratio, importance)
+        metrics["clip/share"] = mean_of(clipped != plain, stats)
         return TermResult((stats.coefficients * importance * clipped).sum(), metrics)
 
     def _clip(self, plain: Tensor, ratio: Tensor, stats: TokenStats) -> Tensor:
-        bounded = ratio.clamp(1.0 - self.clip_low, 1.0 + self.clip_high)
-        loss = torch.maximum(plain, -stats.advantages * bounded)
+        loss = clipped(stats.advantages, ratio, self.clip_low, self.clip_high)
         if self.dual_clip:
             ceiling = -stats.advantages * self.dual_clip
             loss = torch.where(stats.advantages < 0, torch.minimum(loss, ceiling), loss)
         unclipped = stats.extras.get("unclipped")
         return loss if unclipped is None else torch.where(unclipped > 0, plain, loss)
 
-    def _importance(self, stats: TokenStats) -> Tensor:
-        if not self.importance_cap:
-            return torch.ones_like(stats.old_logprobs)
-        difference = _limited(stats.old_logprobs - stats.sampler_logprobs)
-        return difference.exp().clamp(max=self.importance_cap)
+
+# ------------------------------------------------------------------------- what surrogates share
 
 
-def _limited(log_ratio: Tensor) -> Tensor:
+def has_no_advantage(example: Example) -> bool:
+    """Without an advantage nothing is pushed: the loss is 0 whatever the weights are."""
+    return example.advantages is None or not np.any(example.advantages)
+
+
+def check_importance(name: str, cap: float | None) -> None:
+    if cap and not cap >= 1:
+        raise RecipeError(
+            f"{name}: importance_cap = {cap}; it must be 1 or more, so that tokens whose logprobs agree keep "
+            "their weight of 1, or 0 for no importance weight"
+        )
+
+
+def check_clip(name: str, clip_low: float, clip_high: float) -> None:
+    at_least(0, **{f"{name}: clip_low": clip_low, f"{name}: clip_high": clip_high})
+
+
+def ratio_of(stats: TokenStats) -> Tensor:
+    """``exp(current - old)`` [T], with the gradient of the current logprobs."""
+    return limited(stats.logprobs - stats.old_logprobs).exp()
+
+
+def clipped(advantages: Tensor, ratio: Tensor, clip_low: float, clip_high: float) -> Tensor:
+    """``max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high))`` [T]."""
+    bounded = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
+    return torch.maximum(-advantages * ratio, -advantages * bounded)
+
+
+def importance_of(stats: TokenStats, cap: float | None) -> Tensor:
+    """``min(exp(old - sampler), cap)`` [T], a constant; 1 without a cap."""
+    if not cap:
+        return torch.ones_like(stats.old_logprobs)
+    return limited(stats.old_logprobs - stats.sampler_logprobs).exp().clamp(max=cap)
+
+
+def drift(stats: TokenStats, ratio: Tensor, importance: Tensor) -> dict[str, tuple[float, float]]:
+    """Metrics: ``ratio/mean``, ``importance/mean``, ``tokens/rare`` (the share that the policy before the update held
+    for less likely than ``RARE``), and ``kl/sampler_learner``, the k3 estimate of KL(sampler || learner before
+    the update), with its largest token."""
+    apart = k3(stats.sampler_logprobs, stats.old_logprobs)
+    return {
+        "ratio/mean": mean_of(ratio, stats),
+        "importance/mean": mean_of(importance, stats),
+        "tokens/rare": mean_of(stats.old_logprobs.exp() < RARE, stats),
+        "kl/sampler_learner": mean_of(apart, stats),
+        "kl/sampler_learner/max": max_of(apart, stats),
+    }
+
+
+def limited(log_ratio: Tensor) -> Tensor:
     return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 

@@ -34,7 +34,7 @@ from kolb.errors import KolbError, NonFiniteError, StaleSamplerError
 from kolb.terms.base import pin
 from kolb.terms.cross_entropy import CrossEntropy
 from kolb.terms.policy_gradient import PolicyGradient
-from kolb.types import Completion, Example, Message, SamplingParams
+from kolb.types import Completion, Example, Message, MinP, SamplingParams
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WINDOW = 160
@@ -356,7 +356,7 @@ def test_statistics_come_when_asked_for_and_fit_together(bench: Bench) -> None:
     bench.needs("train", "stats:entropy", "stats:minp")
     learner = bench.learner()
     assert set(learner.forward(batch())[0]) == {"logprobs"}
-    for numbers in learner.forward(batch(), stats=Stats(entropy=True, minp=0.1)):
+    for numbers in learner.forward(batch(), stats=Stats(entropy=True, minp=MinP(0.1))):
         assert set(numbers) == {"logprobs", "entropy", "max_logprob", "minp_logmass"}
         assert np.all(numbers["entropy"] >= 0)
         assert np.all(numbers["max_logprob"] <= 0)

@@ -11,12 +11,12 @@ from tiny_models import FAMILIES, examples, spec
 
 from kolb.chat.batching import micro_batches, pack
 from kolb.engines.base import Stats
-from kolb.engines.local.head import token_stats
+from kolb.engines.local.head import Distributions, stats_of
 from kolb.engines.local.rows import Parking
 from kolb.engines.torch_local import TorchLocal
 from kolb.terms.cross_entropy import CrossEntropy
 from kolb.terms.policy_gradient import PolicyGradient
-from kolb.types import Example, SamplingParams
+from kolb.types import Example, MinP, SamplingParams
 
 TERMS = (PolicyGradient(), CrossEntropy())
 
@@ -161,9 +161,8 @@ def test_fused_statistics_and_gradients_equal_brute_force(temperature, monkeypat
     weight = torch.randn(300, 12).requires_grad_()
     bias = torch.randn(300).requires_grad_()
     targets = torch.randint(0, 300, (70,))
-    seen = token_stats(
-        hidden, weight, bias, targets, temperature=temperature, entropy=True, minp=0.05
-    )
+    found = Distributions(hidden, weight, bias)
+    seen = stats_of(found, targets, temperature=temperature, entropy=True, minp=MinP(0.05))
     p = torch.softmax((hidden @ weight.t() + bias) / temperature, -1)
     logp = p.log()
     kept = p >= 0.05 * p.max(-1, keepdim=True).values
@@ -192,7 +191,8 @@ def test_fused_statistics_and_gradients_equal_brute_force(temperature, monkeypat
 def test_minp_mass_of_the_worked_distribution():
     """arXiv:2510.03222: p = (.60, .25, .10, .04, .0099, .0001) and kappa .02 keep a mass of .99."""
     p = torch.tensor([0.60, 0.25, 0.10, 0.04, 0.0099, 0.0001])
-    seen = token_stats(torch.ones(1, 1), p.log()[:, None], None, torch.tensor([3]), minp=0.02)
+    found = Distributions(torch.ones(1, 1), p.log()[:, None])
+    seen = stats_of(found, torch.tensor([3]), minp=MinP(0.02))
     assert seen.minp_logmass is not None
     assert seen.max_logprob is not None
     assert float(seen.minp_logmass.exp()) == pytest.approx(0.99, abs=1e-6)
@@ -202,7 +202,7 @@ def test_minp_mass_of_the_worked_distribution():
 
 def test_forward_statistics_equal_the_plain_ones(llama):
     batch = examples()
-    asked = Stats(entropy=True, minp=0.1)
+    asked = Stats(entropy=True, minp=MinP(0.1))
     fast = llama.forward(batch, stats=asked, temperature=0.7)
     llama.model.is_fast = False
     plain = llama.forward(batch, stats=asked, temperature=0.7)

@@ -17,7 +17,7 @@ from kolb.engines.scripted_text import END, OPENING, START, ScriptedTemplate, me
 from kolb.errors import NonFiniteError, RecipeError, StaleSamplerError
 from kolb.terms.cross_entropy import CrossEntropy
 from kolb.terms.policy_gradient import PolicyGradient
-from kolb.types import Completion, Example, Message, SamplingParams
+from kolb.types import Completion, Example, Message, MinP, SamplingParams
 
 TEXT = st.text(
     st.characters(exclude_characters=START + END, exclude_categories=("Cs",)), max_size=20
@@ -225,7 +225,7 @@ def test_forward_is_zero_without_weight_and_gives_the_statistics_it_is_asked_for
         np.array([5, 6], np.int32),
         {"policy": np.array([0, 1], np.float32), "imitation": np.zeros(2, np.float32)},
     )
-    (numbers,) = learner.forward([part], stats=Stats(entropy=True, minp=0.1))
+    (numbers,) = learner.forward([part], stats=Stats(entropy=True, minp=MinP(0.1)))
     assert numbers["logprobs"].tolist() == [0.0, -1.375]
     assert {k: v[0] for k, v in numbers.items()} == dict.fromkeys(numbers, 0.0)
     assert set(numbers) == {"logprobs", "entropy", "max_logprob", "minp_logmass"}

@@ -466,8 +466,7 @@ def stats(logprobs: list[float], advantage: float, **others: list[float]) -> Tok
         sampler_logprobs=zeros,
         advantages=torch.full_like(zeros, advantage),
         coefficients=torch.ones_like(zeros),
-        sequence=torch.zeros(len(logprobs), dtype=torch.long),
-        sequences=1,
+        example=torch.zeros(len(logprobs), dtype=torch.long),
         extras={name: torch.tensor(values) for name, values in others.items()},
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,13 @@ from torch import Tensor, nn
 from kolb.chat.batching import FlatBatch, micro_batches, scatter
 from kolb.chat.templates import ChatTemplate
 from kolb.engines.base import LoraSpec, OptimizerSpec, Report, Stats
-from kolb.engines.local.head import HeadStats
+from kolb.engines.local.head import Distributions, HeadStats, proxy_kl, stats_of
 from kolb.engines.local.loading import save_folder
 from kolb.engines.local.model import LocalModel, adapter_name, clone_frozen
 from kolb.engines.local.sampler import LocalSampler
-from kolb.errors import NonFiniteError, PublishMismatchError, RunDirectoryError
-from kolb.terms.base import PINNED, TokenStats, mean_of, prepare
-from kolb.types import Example, Floats, SamplingParams
+from kolb.errors import NonFiniteError, PublishMismatchError, RecipeError, RunDirectoryError
+from kolb.terms.base import PINNED, TokenStats, mean_of, prepare, proxy_rule
+from kolb.types import Example, Floats, MinP, SamplingParams
 
 PUBLISH_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3}
 PROBE_TOKENS = 4
@@ -54,6 +55,7 @@ class LocalLearner:
             fused=True,
         )
         self.version = 0
+        self._remembered: dict[str, Tensor] = {}
 
     @property
     def template(self) -> ChatTemplate:
@@ -75,6 +77,8 @@ class LocalLearner:
         use_base: bool = False,
     ) -> list[dict[str, Floats]]:
         model = self._evaluated(use_base)
+        if stats.remember:
+            self._remembered = {n: p.detach().clone() for n, p in self.parameters.items()}
         out: list[dict[str, Floats]] = [{} for _ in examples]
         for numbers in micro_batches(examples, self.micro_tokens):
             part = [examples[i] for i in numbers]
@@ -104,9 +108,14 @@ class LocalLearner:
         self.model.use(self.adapter)
         report = Report()
         coefficients = prepare(terms, examples)
+        minp = proxy_rule(terms)
         for numbers in micro_batches(examples, self.micro_tokens):
             part = [examples[i] for i in numbers]
-            batch, seen = self.model.stats(part, temperature=temperature, entropy=True)
+            old = self._old_distributions(part, minp) if minp else None
+            batch, found = self.model.distributions(part)
+            seen = stats_of(found, batch.targets, temperature=temperature, entropy=True)
+            if old and minp:
+                seen = replace(seen, proxy_kl=proxy_kl(found, old, minp, temperature))
             loss, seen_by_terms = _losses(
                 batch, seen, part, [coefficients[i] for i in numbers], terms
             )
@@ -139,6 +148,24 @@ class LocalLearner:
         self._drop_gradients()
         self.version += 1
         return {"grad_norm": float(norm)}
+
+    @torch.no_grad()
+    def _old_distributions(self, examples: Sequence[Example], minp: MinP) -> Distributions:
+        """Those of the remembered weights, which take the place of the current ones for a moment."""
+        if not self._remembered:
+            raise RecipeError(
+                f"policy {self.name!r}: a loss compares with weights that nobody asked to remember; call "
+                "forward(examples, stats=Stats(remember=True)) before the first update"
+            )
+        self._exchange()
+        try:
+            return self.model.distributions(examples)[1].detached()
+        finally:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        for name, parameter in self.parameters.items():
+            parameter.data, self._remembered[name] = self._remembered[name], parameter.data
 
     def _drop_gradients(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -303,8 +330,6 @@ def _token_stats(
     logprobs = seen.logprobs[mask]
     old = gather.present([e.old_logprobs for e in examples], mask, logprobs.detach())
     sampler = gather.present([e.sampler_logprobs for e in examples], mask, old)
-    names = [e.sequence or f"#{i}" for i, e in enumerate(examples)]
-    number = {name: i for i, name in enumerate(dict.fromkeys(names))}
     extras = {key for e in examples for key in e.extras if not key.startswith(PINNED)}
     return TokenStats(
         logprobs=logprobs,
@@ -312,11 +337,9 @@ def _token_stats(
         sampler_logprobs=sampler,
         advantages=gather([e.advantages for e in examples])[mask],
         coefficients=gather([c[term.name] for c in coefficients])[mask],
-        sequence=torch.as_tensor([number[n] for n in names], device=mask.device)[gather.example][
-            mask
-        ],
-        sequences=len(number),
+        example=gather.example[mask],
         entropy=None if seen.entropy is None else seen.entropy[mask],
+        proxy_kl=None if seen.proxy_kl is None else seen.proxy_kl[mask],
         extras={key: gather([e.extras.get(key) for e in examples])[mask] for key in sorted(extras)},
     )
 

@@ -22,7 +22,7 @@ from kolb.chat.batching import FlatBatch, pack
 from kolb.chat.templates import ChatTemplate
 from kolb.engines.base import LoraSpec, ModelSpec
 from kolb.engines.local import attention
-from kolb.engines.local.head import HeadStats, token_stats
+from kolb.engines.local.head import Distributions, HeadStats, stats_of
 from kolb.engines.local.loading import (
     build,
     enable_checkpointing,
@@ -166,23 +166,19 @@ class LocalModel:
         with self.autocast():
             return self.head(hidden).float()
 
-    def stats(
-        self,
-        examples: Sequence[Example],
-        *,
-        temperature: float = 1.0,
-        entropy: bool = False,
-        minp: float | None = None,
-    ) -> tuple[FlatBatch, HeadStats]:
-        """HeadStats for every weighted target of ``examples``, in the order of the batch. Under ``grad``
-        the caller must run the backward inside ``keep_plan`` when layers are checkpointed."""
+    def stats(self, examples: Sequence[Example], **asked: Any) -> tuple[FlatBatch, HeadStats]:
+        """HeadStats for every weighted target of ``examples``, in the order of the batch; ``asked`` is what
+        ``head.stats_of`` takes. Under ``grad`` the caller must run the backward inside ``keep_plan`` when
+        layers are checkpointed."""
+        batch, found = self.distributions(examples)
+        return batch, stats_of(found, batch.targets, **asked)
+
+    def distributions(self, examples: Sequence[Example]) -> tuple[FlatBatch, Distributions]:
+        """The distributions that the weighted targets of ``examples`` were drawn from, in the order of the batch."""
         self._check_lengths(examples)
         batch = pack(examples, self.device)
-        asked: dict[str, Any] = {"temperature": temperature, "entropy": entropy, "minp": minp}
         if not self.is_fast:
-            return batch, _stats_from_logits(
-                self._padded_logits(examples, batch), batch.targets, **asked
-            )
+            return batch, Distributions(self._padded_logits(examples, batch))
         plan = attention.FlatPlan(batch)
         if not self.has_fused_head:
             with attention.use_plan(plan), self.autocast():
@@ -192,12 +188,12 @@ class LocalModel:
                     use_cache=False,
                     logits_to_keep=batch.source,
                 )
-            return batch, _stats_from_logits(out.logits[0], batch.targets, **asked)
+            return batch, Distributions(out.logits[0])
         states = self.hidden(batch.ids[None], batch.positions[None], plan)[0][batch.source]
         # The sampler's head computes in the same precision.
         weight, bias = self.head.weight.to(self.compute), getattr(self.head, "bias", None)
         bias = None if bias is None else bias.to(self.compute)
-        return batch, token_stats(states.to(self.compute), weight, bias, batch.targets, **asked)
+        return batch, Distributions(states.to(self.compute), weight, bias)
 
     def _check_lengths(self, examples: Sequence[Example]) -> None:
         longest = max((len(e.prompt_ids) + len(e.target_ids) for e in examples), default=0)
@@ -212,7 +208,7 @@ class LocalModel:
         """Logprobs [N] of the weighted targets by the plain path, in the order of the batch."""
         batch = pack(examples, self.device)
         logits = self._padded_logits(examples, batch)
-        return _stats_from_logits(logits, batch.targets, temperature=1.0).logprobs
+        return stats_of(Distributions(logits), batch.targets).logprobs
 
     @contextmanager
     def keep_plan(self, batch: FlatBatch) -> Iterator[None]:
@@ -332,29 +328,6 @@ def probe_examples(vocabulary: int, context: int) -> list[Example]:
     shared = rng.integers(0, vocabulary, size // 2).astype(np.int32)
     alone = rng.integers(0, vocabulary, size - 2).astype(np.int32)
     return [example(shared, size // 2), example(alone, 2), example(shared, size // 3)]
-
-
-def _stats_from_logits(
-    logits: Tensor,
-    targets: Tensor,
-    *,
-    temperature: float,
-    entropy: bool = False,
-    minp: float | None = None,
-) -> HeadStats:
-    """The same statistics from logits [N, V], by definition; the reference for the fused head."""
-    logp = torch.log_softmax(logits.float() / temperature, -1)
-    top = logp.max(-1).values.detach()
-    mass = None
-    if minp is not None:
-        kept = logp.detach() >= (top + (np.log(minp) if minp > 0 else -np.inf))[:, None] - 1e-6
-        mass = torch.where(kept, logp.detach(), torch.full_like(logp, -torch.inf)).logsumexp(-1)
-    return HeadStats(
-        logprobs=logp.gather(1, targets[:, None])[:, 0],
-        entropy=-(logp.exp() * logp).sum(-1) if entropy else None,
-        max_logprob=top if minp is not None else None,
-        minp_logmass=mass,
-    )
 
 
 def clone_frozen(model: LocalModel) -> LocalModel:
