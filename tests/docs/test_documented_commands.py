@@ -27,7 +27,7 @@ from kolb.envs.grid_lessons import GridLessons
 from kolb.envs.grid_text import GridText
 from kolb.envs.gym_text import GymText
 from kolb.envs.multihop_qa import MultihopQa
-from kolb.methods import erl
+from kolb.methods import erl, lp_reg
 from kolb.methods.grpo import Grpo
 from kolb.methods.imitation import Imitation
 from kolb.models.prepare import TokenizerTraining
@@ -35,9 +35,16 @@ from kolb.readers import TOP_KEYS
 from kolb.runs.directory import RunDirectory
 from kolb.stage import CheckpointSpec, Evaluation, Limits, PolicySpec, Stage
 from kolb.tables import plain
+from kolb.terms.cispo import Cispo
+from kolb.terms.clip_cov import ClipCov
 from kolb.terms.cross_entropy import CrossEntropy
 from kolb.terms.entropy import Entropy
+from kolb.terms.entropy_advantage import EntropyAdvantage
+from kolb.terms.forking import ForkingTokens
+from kolb.terms.gspo import Gspo
 from kolb.terms.kl import KLToReference
+from kolb.terms.kl_cov import KlCov
+from kolb.terms.lp_reg import LpReg
 from kolb.terms.policy_gradient import PolicyGradient
 from kolb.types import SamplingParams
 
@@ -206,6 +213,14 @@ TABLES: dict[str, Any] = {
     'use = "cross_entropy"': CrossEntropy,
     'use = "kl"': KLToReference,
     'use = "entropy"': Entropy,
+    'method = "lp_reg"': lp_reg.METHOD,
+    'use = "lp_reg"': LpReg,
+    'use = "gspo"': Gspo,
+    'use = "cispo"': Cispo,
+    'use = "kl_cov"': KlCov,
+    'use = "clip_cov"': ClipCov,
+    'use = "forking"': ForkingTokens,
+    'use = "entropy_advantage"': EntropyAdvantage,
     'engine = "torch_local"': TorchLocal,
     'engine = "scripted"': Scripted,
     'use = "dataset"': Dataset,
@@ -278,7 +293,7 @@ def test_the_guide_lists_every_variant_of_erl_with_what_it_sets() -> None:
 
 
 def test_the_guide_names_every_term_by_its_short_name() -> None:
-    modules = {p.stem for p in (ROOT / "kolb" / "terms").glob("*.py")} - {"__init__", "base"}
+    modules = {p.stem for p in (ROOT / "kolb" / "terms").glob("*.py")} - {"__init__", "base", "selection"}
     for name in modules:
         assert plugins.load(name, "kolb.terms", "TERM") is TABLES[f'use = "{name}"']
 
