@@ -157,4 +157,6 @@ def test_it_is_a_method_whose_fields_are_all_numbers_of_the_paper() -> None:
         "normalisation",
         "constant",
         "kl",
+        "overlong_limit",
+        "overlong_buffer",
     ]
