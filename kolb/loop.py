@@ -8,11 +8,12 @@ its last checkpoint and ends with the same weights, metrics and library as one t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kolb.checks import check_groups, check_recipe, check_update, open_engine
+from kolb.collected import Collected
 from kolb.credit.group_stats import failure_metrics
 from kolb.engines.base import Engine
 from kolb.errors import RecipeError, TooManyFailuresError
@@ -23,7 +24,6 @@ from kolb.models.prepare import prepared
 from kolb.order import TaskOrder
 from kolb.running import Clock, Running, opened
 from kolb.stage import Recipe, Stage
-from kolb.types import Task
 
 
 @dataclass
@@ -115,14 +115,13 @@ async def run_stages(running: Running, orders: Mapping[str, TaskOrder]) -> Resul
     result.was_finished = running.is_finished
     for stage in running.stages_left():
         while not running.is_over(stage):
-            tasks = orders[stage.name].of(running.at.stage_step)
-            result.metrics = await take_step(running, stage, tasks, result)
+            result.metrics = await take_step(running, stage, orders[stage.name], result)
     result.steps, result.library = running.at.step, running.library
     return result
 
 
 async def take_step(
-    running: Running, stage: Stage, tasks: Sequence[Task], result: Result
+    running: Running, stage: Stage, order: TaskOrder, result: Result
 ) -> dict[str, float]:
     """One pass of the loop; gives its metrics."""
     clock = Clock()
@@ -133,11 +132,15 @@ async def take_step(
 
     world = running.world(stage)
     running.listeners.activity("collecting")
-    with clock("collect"):
-        groups = await stage.method.collect(tasks, world)
-    check_groups(groups, stage.method)
-    running.stop_if_broken(groups, stage)
+    collected = Collected(stage)
+    for tasks in collected.batches(order, running.next_batch):
+        with clock("collect"):
+            groups = await stage.method.collect(tasks, world)
+        check_groups(groups, stage.method)
+        collected.add(groups)
+        running.stop_if_broken(collected.groups, stage)
 
+    groups = collected.kept
     update = stage.method.credit(groups, running.at.method_state)
     check_update(update, stage.method)
     groups = update.groups or groups
@@ -149,12 +152,14 @@ async def take_step(
         running.publish(reports)
     running.library = running.library.apply(update.edits)
 
-    running.advance(stage, update, world)
+    running.advance(stage, update, world, collected.refilled)
     if running.is_evaluation_due(stage):
         with clock("evaluate"):
             metrics |= await take_stock(running, stage, result)
     metrics |= failure_metrics(groups)  # counted whatever the method measures
-    metrics |= running.metrics_of(stage, update, reports, world) | clock.metrics()
+    metrics |= running.metrics_of(stage, update, reports, world)
+    metrics |= collected.metrics() | clock.metrics()
+    groups = [*groups, *collected.thrown_away]
     running.record(stage, groups, metrics)
     return metrics
 

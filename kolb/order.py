@@ -10,11 +10,12 @@ from kolb.types import Task, derive_seed
 
 
 class TaskOrder:
-    """The tasks of each step of a stage: a new seeded order of all tasks in every epoch.
+    """The tasks of a stage, batch by batch: a new seeded order of all tasks in every epoch.
 
-    What is left of an epoch and does not fill a step is left out, so that no step meets a task twice.
-    The cursor is the step itself: there is nothing to save. Raises RecipeError for a split that cannot
-    fill a step, or that has two tasks of one id.
+    A step takes one batch, and with ``refill`` further ones. What is left of an epoch and does not fill a
+    batch is left out, so that no batch has a task twice. The number of a batch is all that must be known to
+    find it again. Raises RecipeError for a split that cannot fill a step, that has nothing to refill one
+    from, or that has two tasks of one id.
     """
 
     def __init__(self, stage: Stage, seed: int) -> None:
@@ -29,14 +30,19 @@ class TaskOrder:
                 f"{where} has {len(self._tasks)} tasks, fewer than tasks_per_step = {self._size}; "
                 "lower tasks_per_step, or give it more tasks"
             )
+        if stage.refill and len(self._tasks) == self._size:
+            raise RecipeError(
+                f"{where} has {self._size} tasks, and each step takes all of them, so refill = {stage.refill} finds "
+                "no others; lower tasks_per_step, or remove refill"
+            )
         if len({task.id for task in self._tasks}) < len(self._tasks):
             raise RecipeError(
                 f"{where} has tasks of one id; seeds come from ids, so each needs its own"
             )
 
-    def of(self, step: int) -> list[Task]:
-        """The tasks of the stage's step number ``step``, counted from 0."""
-        epoch, place = divmod(step, len(self._tasks) // self._size)
+    def of(self, batch: int) -> list[Task]:
+        """The tasks of batch number ``batch`` of the stage, counted from 0."""
+        epoch, place = divmod(batch, len(self._tasks) // self._size)
         if epoch != self._epoch:
             self._epoch, self._order = epoch, list(range(len(self._tasks)))
             Random(derive_seed(self._seed, epoch)).shuffle(self._order)

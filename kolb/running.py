@@ -35,6 +35,8 @@ class Position:
     step: int = 0
     stage: int = 0
     stage_step: int = 0
+    stage_refills: int = 0
+    """Batches of tasks that this stage has taken so far beside the one of each step."""
     stage_tokens: int = 0
     """Sampled in this stage so far, thrown-away tries included."""
     method_state: Any = None
@@ -159,6 +161,11 @@ class Running:
 
     # -------------------------------------------------------------------------- the parts of a step
 
+    @property
+    def next_batch(self) -> int:
+        """Which batch of the stage's task order is the first of the next step."""
+        return self.at.stage_step + self.at.stage_refills
+
     def world(self, stage: Stage) -> LiveWorld:
         step = self.at.step + 1
         seed = derive_seed(self.recipe.seed, stage.name, step)
@@ -251,11 +258,12 @@ class Running:
         for policy in policies:
             self.samplers[policy] = self.learners[policy].publish()
 
-    def advance(self, stage: Stage, update: Update, world: LiveWorld) -> None:
+    def advance(self, stage: Stage, update: Update, world: LiveWorld, refilled: int) -> None:
         """The step is done: the position moves on, with the method's state as JSON would give it back, so
         that a resumed run meets the same state as an uninterrupted one."""
         self.at.step += 1
         self.at.stage_step += 1
+        self.at.stage_refills += refilled
         self.at.stage_tokens += world.tokens.total()
         if self.is_spent(stage) and self.at.stage_step < stage.steps:
             self.listeners.note(

@@ -93,7 +93,8 @@ class Stage:
     many tokens in it, thrown-away tries included and evaluations not (0: ``steps`` alone decides).
 
     ``roles`` maps each of the method's roles to a policy; ``learn`` lists the policies whose weights move.
-    Each step takes ``tasks_per_step`` tasks. The examples of a step are cut into ``updates_per_step``
+    Each step takes ``tasks_per_step`` tasks. With ``refill`` it throws away those whose attempts all came out
+    alike, and takes up to so many further batches of ``tasks_per_step`` tasks in their place. The examples of a step are cut into ``updates_per_step``
     optimiser steps, ``epochs`` times over. ``history``: ``all`` shows a role its whole conversation,
     ``last`` only the system prompt and the newest messages (then every turn is a segment of its own).
     """
@@ -109,6 +110,8 @@ class Stage:
     """Further terms beside the method's own."""
     split: str = "train"
     tasks_per_step: int = 8
+    refill: int = 0
+    """Dynamic sampling (arXiv:2503.14476, section 3.2); 0: every group is kept."""
     updates_per_step: int = 1
     epochs: int = 1
     token_budget: int = 0
@@ -136,6 +139,7 @@ class Stage:
                 )
         at_least(
             0,
+            refill=self.refill,
             token_budget=self.token_budget,
             warmup_steps=self.warmup_steps,
             learning_rate=self.learning_rate or 0.0,

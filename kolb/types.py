@@ -451,6 +451,8 @@ class Method(Protocol):
     A method may also say ``places_library = True``: then attempts, those of evaluation included, are shown
     nothing of the library but what the method itself puts into a prompt. ``needs_expert = True``: it takes
     an environment that can demonstrate. ``evaluate_episode(task, index, world)``: what an evaluation is.
+    ``is_dead(group)``: that there is nothing to compare in a usable group, which else means that all outcomes
+    are equal; a stage with ``refill`` asks it.
     """
 
     @property

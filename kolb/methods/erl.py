@@ -240,8 +240,12 @@ class Erl:
             if group.usable:
                 rows = self.examples(group)
                 examples += rows
-                metrics["groups/dead"] += not any(np.any(e.advantages) for e in rows)
+                metrics["groups/dead"] += not has_advantage(rows)
         return Update(tuple(examples), self.edits(groups), tuple(groups), state, metrics)
+
+    def is_dead(self, group: Group) -> bool:
+        """The first attempts may all have failed: what a second one gained is learnt from."""
+        return not has_advantage(self.examples(group))
 
     def examples(self, group: Group) -> list[Example]:
         """The rows of one task's cycles. Rows of advantage 0 stay: they count in the mean and feel the KL."""
@@ -336,6 +340,10 @@ def retries_of(groups: Sequence[Group]) -> list[dict[str, Any]]:
     """What ``retry`` noted, in the order of (task, rollout), where the second attempt was scored."""
     episodes = [e for g in groups if g.usable for e in g.episodes if "retry" in e.info]
     return [e.info["retry"] for e in episodes if e.info["retry"]["reward"] is not None]
+
+
+def has_advantage(rows: Sequence[Example]) -> bool:
+    return any(bool(np.any(row.advantages)) for row in rows)
 
 
 def without(group: Group, segment: str) -> Group:

@@ -13,24 +13,29 @@ Differences, each an option:
   ``scale_by_std=False`` is Dr. GRPO (arXiv:2503.20783, section 3.2).
 * ``kl`` is 0 where the paper has 0.04: with a verifiable reward there is no reward model to drift from.
 * The clip bounds are separate (``clip_high`` above ``clip_low`` is Clip-Higher, arXiv:2503.14476, 3.1).
+* ``overlong_limit`` adds the soft overlong punishment to each reward (arXiv:2503.14476, 3.4).
 * ``importance_cap`` corrects for a sampler whose numbers differ from the learner's; at 1 it only damps.
 
 Omitted: process supervision (4.1.3) and the iterated reward model and reference (4.1.4, Algorithm 1).
+
+Presets: ``DAPO`` (arXiv:2503.14476) and ``DR_GRPO`` (arXiv:2503.20783), at the end of the file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any, ClassVar, Literal
 
 from kolb.credit.advantages import centre, standardise
 from kolb.credit.examples import to_examples
 from kolb.credit.group_stats import group_metrics
+from kolb.credit.overlong import soft_overlong
 from kolb.errors import RecipeError
 from kolb.terms.kl import KLToReference
 from kolb.terms.policy_gradient import PolicyGradient
-from kolb.types import Episode, Example, Group, Task, Update, World
+from kolb.types import Episode, Example, Group, Task, Trajectory, Update, World
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,10 @@ class Grpo:
     """Divides the token sum when ``normalisation = "constant"``."""
     kl: float = 0.0
     """beta; the paper has 0.04."""
+    overlong_limit: int = 0
+    """Tokens of an output at which the punishment is -1; 0: there is none."""
+    overlong_buffer: int = 0
+    """Over so many tokens before the limit it grows from 0."""
 
     name: ClassVar[str] = "grpo"
     roles: ClassVar[tuple[str, ...]] = ("solver",)
@@ -65,6 +74,13 @@ class Grpo:
         if self.ddof not in (0, 1):
             raise RecipeError(
                 f"grpo: ddof = {self.ddof}; 1 is the sample deviation, 0 the population's"
+            )
+
+        is_on = self.overlong_limit or self.overlong_buffer
+        if is_on and not 1 <= self.overlong_buffer <= self.overlong_limit:
+            raise RecipeError(
+                f"grpo: overlong_limit = {self.overlong_limit}, overlong_buffer = {self.overlong_buffer}; both are "
+                "tokens, the buffer is at least 1 and at most the limit, and 0 for both means no punishment"
             )
 
     @property
@@ -101,12 +117,32 @@ class Grpo:
     def credit(self, groups: Sequence[Group], state: Any) -> Update:
         """One advantage for all tokens of an output. Broken groups are left out whole."""
         examples: list[Example] = []
+        metrics = group_metrics(groups)
+        if self.overlong_limit:
+            groups = [self.punished(group) for group in groups]
+            metrics |= overlong_metrics(groups)
         for group in groups:
             if group.usable:
                 examples += self.examples(group)
-        return Update(
-            tuple(examples), groups=tuple(groups), state=state, metrics=group_metrics(groups)
+        return Update(tuple(examples), groups=tuple(groups), state=state, metrics=metrics)
+
+    def punished(self, group: Group) -> Group:
+        """``group`` with a further score ``overlong`` in every reward. Outcomes stay what they were: they are
+        what is reported. A reward that abstained still does."""
+
+        def scored(t: Trajectory) -> Trajectory:
+            if t.reward is None:
+                return t
+            limit, buffer = self.overlong_limit, self.overlong_buffer
+            worth = soft_overlong(t.sampled_tokens, limit=limit, buffer=buffer)
+            return replace(
+                t, scores={**t.scores, "overlong": worth}, weights={**t.weights, "overlong": 1.0}
+            )
+
+        episodes = (
+            replace(e, trajectories=tuple(map(scored, e.trajectories))) for e in group.episodes
         )
+        return replace(group, episodes=tuple(episodes))
 
     def examples(self, group: Group) -> list[Example]:
         """The examples of one usable group; a reward that abstained gives none. Those of a dead group have
@@ -125,4 +161,22 @@ class Grpo:
         ]
 
 
+def overlong_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """``overlong/share``: of the outputs of usable groups, how many were punished; none where no output is."""
+    episodes = (e for group in groups if group.usable for e in group.episodes)
+    scores = [
+        t.scores["overlong"] for e in episodes for t in e.trajectories if "overlong" in t.scores
+    ]
+    return {"overlong/share": fmean(score < 0 for score in scores)} if scores else {}
+
+
 METHOD = Grpo()
+
+DAPO = Grpo(group_size=16, clip_high=0.28, overlong_limit=20480, overlong_buffer=4096)
+"""Section 4.1 of arXiv:2503.14476, for outputs of at most 20480 tokens (their expected length of 16384 and the
+buffer) and rewards of 1 and -1. Dynamic sampling, its other part, is the stage's ``refill``."""
+
+DR_GRPO = Grpo(scale_by_std=False, normalisation="constant", constant=3000.0 * 128)
+"""Section 3.2 of arXiv:2503.20783: no division by the deviation nor by lengths. The released code divides the
+sum over an output by its token limit, 3000, and takes the mean over the 128 outputs of an optimiser step: the
+constant is the product, and another setting has another. Under Adam it only scales what clipping sees."""

@@ -44,6 +44,10 @@ class Imitation:
 
         return await world.groups(tasks, 1, demonstration, kind="demonstration")
 
+    def is_dead(self, group: Group) -> bool:
+        """Never: a demonstration is compared with nothing."""
+        return False
+
     def credit(self, groups: Sequence[Group], state: Any) -> Update:
         """Every assistant token is a target of weight 1, whatever the demonstration earned."""
         examples: list[Example] = []

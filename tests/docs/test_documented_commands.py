@@ -27,8 +27,7 @@ from kolb.envs.grid_lessons import GridLessons
 from kolb.envs.grid_text import GridText
 from kolb.envs.gym_text import GymText
 from kolb.envs.multihop_qa import MultihopQa
-from kolb.methods import erl, lp_reg
-from kolb.methods.grpo import Grpo
+from kolb.methods import erl, grpo, lp_reg
 from kolb.methods.imitation import Imitation
 from kolb.models.prepare import TokenizerTraining
 from kolb.readers import TOP_KEYS
@@ -205,7 +204,7 @@ TABLES: dict[str, Any] = {
     "[stages.sampling]": SamplingParams,
     "[stages.evaluation]": Evaluation,
     "[stages.limits]": Limits,
-    'method = "grpo"': Grpo,
+    'method = "grpo"': grpo.Grpo,
     'method = "erl"': erl.METHOD,
     "[stages.method.prompts]": erl.METHOD.prompts,
     'method = "imitation"': Imitation,
@@ -278,18 +277,23 @@ def test_the_guide_lists_every_key_of_the_tables_that_recipes_read_by_hand() -> 
     assert set(written) == known
 
 
-PRESET = re.compile(r'^\| `"kolb\.methods\.erl\.(?P<name>\w+)"` \| (?P<sets>.+) \|$', re.M)
+PRESET = re.compile(
+    r'^\| `"kolb\.methods\.(?P<method>\w+)\.(?P<name>\w+)"` \| (?P<sets>.+) \|$', re.M
+)
 
 
-def test_the_guide_lists_every_variant_of_erl_with_what_it_sets() -> None:
+@pytest.mark.parametrize("method", [erl, grpo], ids=lambda m: m.__name__)
+def test_the_guide_lists_every_variant_of_a_method_with_what_it_sets(method: Any) -> None:
     text = (ROOT / "docs" / "guide" / "recipes.md").read_text(encoding="utf-8")
-    written = {row["name"]: row["sets"] for row in PRESET.finditer(text)}
-    presets = {n: v for n, v in vars(erl).items() if isinstance(v, erl.Erl) and n != "METHOD"}
+    mine = method.__name__.rpartition(".")[2]
+    written = {r["name"]: r["sets"] for r in PRESET.finditer(text) if r["method"] == mine}
+    kind = type(method.METHOD)
+    presets = {n: v for n, v in vars(method).items() if isinstance(v, kind) and n != "METHOD"}
     assert set(written) == set(presets)
     for name, sets in written.items():
         values = tomllib.loads("\n".join(re.findall(r"`(.+?)`", sets)))
         changes = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-        assert replace(erl.METHOD, **changes) == presets[name], name
+        assert replace(method.METHOD, **changes) == presets[name], name
 
 
 def test_the_guide_names_every_term_by_its_short_name() -> None:
@@ -316,10 +320,13 @@ steps = 1
 name = "rl"
 steps = 2
 updates_per_step = 2
+refill = 1
 terms = ["entropy"]
   [stages.method]
   use = "grpo"
   kl = 0.1
+  overlong_limit = 8
+  overlong_buffer = 4
   [stages.evaluation]
   at_start = true
   episodes = 4
@@ -328,6 +335,27 @@ terms = ["entropy"]
 name = "reflect"
 method = "erl"
 steps = 2
+[[stages]]
+name = "protect"
+steps = 2
+  [stages.method]
+  use = "lp_reg"
+  lp_reg.rho = 0.5
+[[stages]]
+name = "covariance"
+method = "grpo"
+steps = 1
+terms = ["kl_cov"]
+[[stages]]
+name = "covariance, clipped"
+method = "grpo"
+steps = 1
+terms = ["clip_cov"]
+[[stages]]
+name = "bonus"
+method = "grpo"
+steps = 1
+terms = ["entropy_advantage"]
 """
 ONLY_SOMETIMES = {"eval/errors/BOUNDARY", "entropy/mean"}
 """Of the glossary: what needs an evaluation in which something breaks, or an engine with a distribution (the
@@ -335,7 +363,7 @@ scripted one has none)."""
 
 PLACEHOLDERS = {
     "POLICY": "agent",
-    "TERM": "(policy_gradient|cross_entropy|kl_to_reference|entropy)",
+    "TERM": "(policy_gradient|cross_entropy|kl_to_reference|entropy|lp_reg)",
     "STREAM": "(policy|imitation)",
     "K": r"\d+",
     "BOUNDARY": "(environment|reward|sampler|deadline)",

@@ -48,7 +48,8 @@ ALLOWED = {
     "learning": "types errors engines.base stage terms",
     "listeners": "types errors stage credit runs",
     "running": f"{WORLD} world learning listeners memory runs",
-    "loop": f"{WORLD} world evaluate checks order learning listeners running memory runs models",
+    "collected": f"{CONTRACTS} stage credit order",
+    "loop": f"{WORLD} world evaluate checks order collected learning listeners running memory runs models",
     # recipes, reports, commands
     "tables": "errors",
     "overrides": "errors",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from kolb.errors import RecipeError
-from kolb.methods.grpo import METHOD, Grpo
+from kolb.methods.grpo import DAPO, DR_GRPO, METHOD, Grpo
+from kolb.terms.base import coefficients
 from kolb.terms.kl import KLToReference
 from kolb.terms.policy_gradient import PolicyGradient
 from kolb.types import Completion, Episode, Failure, Group, Method, Status, Task, Trajectory, Turn
@@ -138,7 +139,91 @@ def test_the_options_reach_the_terms() -> None:
     assert kl == KLToReference(0.04, normalisation="constant", constant=512)
 
 
-@pytest.mark.parametrize("wrong", [{"group_size": 1}, {"ddof": 2}])
+def lengths(*given: tuple[float | None, int]) -> Group:
+    """One attempt for each (reward, length)."""
+    return Group(Task("t"), tuple(episode(i, r, length=n) for i, (r, n) in enumerate(given)))
+
+
+PUNISHING = Grpo(scale_by_std=False, overlong_limit=8, overlong_buffer=4)
+
+
+def test_the_overlong_punishment_is_added_to_the_reward_before_the_advantages() -> None:
+    update = PUNISHING.credit([lengths((1.0, 4), (1.0, 6), (0.0, 8), (0.0, 9))], None)
+    # Rewards 1, 1 - 0.5, 0 - 1, 0 - 1: their mean is -0.125.
+    assert [a[0] for a in advantages_of(update)] == [1.125, 0.625, -0.875, -0.875]
+    assert update.metrics["overlong/share"] == 0.75
+
+
+def test_the_punishment_is_a_score_beside_the_reward_and_leaves_the_outcome_alone() -> None:
+    update = PUNISHING.credit([lengths((1.0, 4), (1.0, 6))], None)
+    [scored] = update.groups
+    assert [e.outcome for e in scored.episodes] == [1.0, 1.0]
+    assert [dict(e.trajectories[0].scores) for e in scored.episodes] == [
+        {"reward": 1.0, "overlong": 0.0},
+        {"reward": 1.0, "overlong": -0.5},
+    ]
+    assert [e.trajectories[0].reward for e in scored.episodes] == [1.0, 0.5]
+    assert update.metrics["reward/mean"] == update.metrics["success/mean"] == 1.0
+
+
+def test_only_sampled_tokens_count_towards_the_length() -> None:
+    two_turns = episode(0, 1.0, length=3)
+    (said,) = two_turns.trajectories
+    (turn,) = said.turns
+    heard = replace(turn, context_ids=np.arange(50, dtype=np.int32), starts_segment=False)
+    two_turns = replace(two_turns, trajectories=(replace(said, turns=(turn, heard)),))
+    [scored] = PUNISHING.credit([Group(Task("t"), (two_turns, episode(1, 0.0)))], None).groups
+    assert scored.episodes[0].trajectories[0].scores["overlong"] == -0.5  # six tokens
+
+
+def test_an_abstaining_reward_and_a_broken_group_stay_unpunished() -> None:
+    broken = Group(Task("b"), (episode(0, 1.0, length=9), episode(1, None, status=Status.TIMEOUT)))
+    update = PUNISHING.credit([lengths((1.0, 9), (None, 9), (0.0, 2)), broken], None)
+    assert [a[0] for a in advantages_of(update)] == [0.0, 0.0]  # 1 - 1, abstained, 0
+    assert "overlong" not in update.groups[0].episodes[1].trajectories[0].scores
+    assert update.metrics["overlong/share"] == 0.5
+
+
+def test_where_every_group_broke_no_share_is_given() -> None:
+    broken = Group(Task("b"), (episode(0, None, status=Status.TIMEOUT),))
+    assert "overlong/share" not in PUNISHING.credit([broken], None).metrics
+
+
+def test_without_a_limit_groups_stay_as_they_were_collected() -> None:
+    given = lengths((1.0, 9), (0.0, 9))
+    update = METHOD.credit([given], None)
+    assert update.groups[0] is given
+    assert "overlong/share" not in update.metrics
+
+
+def test_dapo_is_clip_higher_over_all_tokens_with_the_papers_lengths() -> None:
+    (only,) = DAPO.terms
+    assert only == PolicyGradient(clip_low=0.2, clip_high=0.28, normalisation="token-mean")
+    assert (DAPO.group_size, DAPO.overlong_limit, DAPO.overlong_buffer) == (16, 20480, 4096)
+    update = DAPO.credit([lengths((1.0, 18432), (1.0, 16384))], None)
+    assert [round(a[0], 4) for a in advantages_of(update)] == [-0.7071, 0.7071]
+
+
+def test_dr_grpo_divides_by_neither_deviation_nor_length() -> None:
+    assert DR_GRPO.advantages([1.0, 0.0, 0.0, 0.0]) == [0.75, -0.25, -0.25, -0.25]
+    (only,) = DR_GRPO.terms
+    groups = [lengths((1.0, 2), (0.0, 5))]
+    given = coefficients(only, DR_GRPO.credit(groups, None).examples)
+    each = np.float32(1 / 384000)
+    assert [c.tolist() for c in given] == [[each] * 2, [each] * 5]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"group_size": 1},
+        {"ddof": 2},
+        {"overlong_limit": 8},
+        {"overlong_limit": 8, "overlong_buffer": 9},
+        {"overlong_limit": -8, "overlong_buffer": 4},
+        {"overlong_limit": 0, "overlong_buffer": 4},
+    ],
+)
 def test_numbers_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(RecipeError, match=next(iter(wrong))):
         Grpo(**wrong)
@@ -157,4 +242,6 @@ def test_it_is_a_method_whose_fields_are_all_numbers_of_the_paper() -> None:
         "normalisation",
         "constant",
         "kl",
+        "overlong_limit",
+        "overlong_buffer",
     ]
