@@ -158,6 +158,45 @@ def view(
 
 
 @app.command()
+def words(
+    run: Run,
+    chosen: Annotated[
+        list[str] | None, typer.Argument(metavar="[WORD]...", help="Whole words, in any case.")
+    ] = None,
+    bins: Annotated[int, typer.Option(min=1, help="Columns of the table.")] = 6,
+    below: Annotated[
+        float, typer.Option(min=0, max=1, help="Without words: what counts as unlikely.")
+    ] = 0.1,
+    policy: Annotated[str, typer.Option(help="Only what this policy sampled.")] = "",
+    scatter: Annotated[
+        bool, typer.Option("--scatter", help="Probability and entropy, by a checkpoint's weights.")
+    ] = False,
+    checkpoint: Checkpoint = None,
+    tokens: Annotated[
+        int, typer.Option(min=1, help="Of the scatter: sampled tokens to compute.")
+    ] = 50_000,
+) -> None:
+    """Count words over a run, with their probabilities; without words: those sampled although unlikely."""
+    from kolb.cli.counting import count_unlikely, count_words
+    from kolb.errors import RecipeError
+
+    if checkpoint is not None and not scatter:
+        raise RecipeError("--checkpoint chooses the weights of the scatter; give --scatter too")
+    if not chosen:
+        if scatter:
+            raise RecipeError(
+                "--scatter needs words, as in `kolb words RUN wait however --scatter`"
+            )
+        count_unlikely(run, bins=bins, below=below, policy=policy)
+        return
+    count_words(run, chosen, bins=bins, policy=policy)
+    if scatter:
+        from kolb.cli.scattering import scatter_words
+
+        scatter_words(run, chosen, policy=policy, checkpoint=checkpoint, tokens=tokens)
+
+
+@app.command()
 def check(
     environment: Annotated[str, typer.Argument(help="A name, a dotted name, or a file.py[:NAME].")],
     options: Annotated[
