@@ -164,36 +164,42 @@ def words(
         list[str] | None, typer.Argument(metavar="[WORD]...", help="Whole words, in any case.")
     ] = None,
     bins: Annotated[int, typer.Option(min=1, help="Columns of the table.")] = 6,
-    below: Annotated[
-        float, typer.Option(min=0, max=1, help="Without words: what counts as unlikely.")
-    ] = 0.1,
     policy: Annotated[str, typer.Option(help="Only what this policy sampled.")] = "",
+    below: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Without words: what is unlikely; 0.1.")
+    ] = None,
     scatter: Annotated[
         bool, typer.Option("--scatter", help="Probability and entropy, by a checkpoint's weights.")
     ] = False,
-    checkpoint: Checkpoint = None,
+    checkpoint: Annotated[
+        int | None,
+        typer.Option(metavar="STEP", help="Of --scatter; the newest that a recorded step follows."),
+    ] = None,
     tokens: Annotated[
-        int, typer.Option(min=1, help="Of the scatter: sampled tokens to compute.")
-    ] = 50_000,
+        int | None, typer.Option(min=1, help="Of --scatter: how many to compute; 50000.")
+    ] = None,
 ) -> None:
-    """Count words over a run, with their probabilities; without words: those sampled although unlikely."""
-    from kolb.cli.counting import count_unlikely, count_words
+    """Count words over a run, and how likely they were; without words: those sampled although unlikely."""
+    from kolb.cli import counting
     from kolb.errors import RecipeError
 
-    if checkpoint is not None and not scatter:
-        raise RecipeError("--checkpoint chooses the weights of the scatter; give --scatter too")
+    if not scatter and (checkpoint is not None or tokens is not None):
+        raise RecipeError("--checkpoint and --tokens belong to --scatter")
     if not chosen:
         if scatter:
             raise RecipeError(
                 "--scatter needs words, as in `kolb words RUN wait however --scatter`"
             )
-        count_unlikely(run, bins=bins, below=below, policy=policy)
+        counting.count_unlikely(run, bins=bins, below=below or counting.BELOW, policy=policy)
         return
-    count_words(run, chosen, bins=bins, policy=policy)
+    if below is not None:
+        raise RecipeError("--below chooses among all words; give it without words")
+    counting.count_words(run, chosen, bins=bins, policy=policy)
     if scatter:
-        from kolb.cli.scattering import scatter_words
+        from kolb.cli import scattering
 
-        scatter_words(run, chosen, policy=policy, checkpoint=checkpoint, tokens=tokens)
+        how_many = tokens or scattering.TOKENS
+        scattering.scatter_words(run, chosen, policy=policy, checkpoint=checkpoint, tokens=how_many)
 
 
 @app.command()

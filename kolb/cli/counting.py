@@ -14,40 +14,66 @@ from kolb.models.fetch import resolve
 from kolb.runs.directory import RunDirectory
 from kolb.runs.plots import plot_png
 from kolb.view.render import safe
+from kolb.view.token_ends import Decode
 from kolb.view.word_tables import unlikely_table, word_table
-from kolb.view.words import Decode, WordBin, WordCounter, bins_of
+from kolb.view.words import WordBin, WordCounter, cut
 
-ABOUT = "p is the probability that the sampler gave to a word's first token"
+ABOUT = "p: the probability that the sampler gave to a word's first token, at its temperature"
+BELOW = 0.1
+"""What counts as unlikely when nobody says."""
+POINTS = 60
+"""Of a line in the picture."""
 
 
 def count_words(run: Path, words: Sequence[str], *, bins: int, policy: str = "") -> None:
     """The table of the chosen words, and ``words.png`` in the run's folder."""
-    words = list(dict.fromkeys(words))
+    words = distinct(words)
     directory = opened(run, policy)
     counter = WordCounter(partial(decoder_of, directory), words, policy=policy)
-    counted = [
-        counter.count(directory, steps) for steps in bins_of(directory.episode_steps(), bins)
-    ]
-    say(f"{word_table(counted, words)}\n\n{ABOUT}")
-    say_unplaced(counted)
+    by_step = [counter.count(directory, [step]) for step in directory.episode_steps()]
+    whole = checked(directory, WordBin.joined(by_step))
+    say(f"{word_table(joined(by_step, bins), words)}\n\n{ABOUT}")
+    say_unplaced(whole)
     for word in words:
-        if not any(b.tallies[word].count for b in counted):
+        if not whole.tallies[word].count:
             say(f"{word!r} was never sampled (whole words are looked for, in any case)")
-    series = {word: [(b.middle, b.per_thousand(word)) for b in counted] for word in words}
-    title = f"{directory.name}: words per 1000 sampled tokens"
-    say_picture(lambda: plot_png(series, directory.path / "words.png", title))
+    points = joined(by_step, POINTS)
+    series = {word: [(b.middle, b.per_thousand(word)) for b in points] for word in words}
+    path = directory.path / "words.png"
+    say_picture(lambda: plot_png(series, path, directory.name, "occurrences per 1000 tokens"))
 
 
-def count_unlikely(run: Path, *, bins: int, below: float, policy: str = "") -> None:
+def joined(by_step: Sequence[WordBin], count: int) -> list[WordBin]:
+    return [WordBin.joined(part) for part in cut(by_step, count)]
+
+
+def count_unlikely(run: Path, *, bins: int, below: float = BELOW, policy: str = "") -> None:
     """The table of the words that were sampled although they were unlikely."""
     directory = opened(run, policy)
     counter = WordCounter(partial(decoder_of, directory), below=below, policy=policy)
-    counted = [
-        counter.count(directory, steps) for steps in bins_of(directory.episode_steps(), bins)
-    ]
-    say(f"words sampled with a probability under {below:g} of their first token:\n")
+    counted = [counter.count(directory, steps) for steps in cut(directory.episode_steps(), bins)]
+    whole = checked(directory, WordBin.joined(counted))
+    say(f"words that were sampled with a probability under {below:g} (of their first token):\n")
     say(unlikely_table(counted))
-    say_unplaced(counted)
+    say_unplaced(whole)
+
+
+def checked(run: RunDirectory, whole: WordBin) -> WordBin:
+    if not whole.completions:
+        raise RunDirectoryError(
+            f"{run.path}: nothing was sampled in the {len(whole.steps)} recorded steps (by this policy), so there "
+            "are no words to count; what was given, as in imitation, does not count"
+        )
+    return whole
+
+
+def distinct(words: Sequence[str]) -> list[str]:
+    """``words`` without those that differ in case alone; RecipeError where one is empty."""
+    if not all(word.strip() for word in words):
+        raise RecipeError(
+            "a word to count is empty; give words, as in `kolb words RUN wait however`"
+        )
+    return list({word.lower(): word for word in reversed(words)}.values())[::-1]
 
 
 def opened(run: Path, policy: str) -> RunDirectory:
@@ -100,12 +126,11 @@ def say(text: str) -> None:
     Console(highlight=False).print(safe(text), soft_wrap=True)
 
 
-def say_unplaced(counted: Sequence[WordBin]) -> None:
-    if unplaced := sum(b.unplaced for b in counted):
-        total = sum(b.completions for b in counted)
+def say_unplaced(counted: WordBin) -> None:
+    if counted.unplaced:
         say(
-            f"{unplaced} of {total} completions count without probabilities: they have no logprobs, or their "
-            "policy's tokenizer is not on this disk or does not spell their text"
+            f"{counted.unplaced} of {counted.completions} completions are without probabilities: they have no "
+            "logprobs, or their policy's tokenizer is not on this disk or does not spell their text"
         )
 
 

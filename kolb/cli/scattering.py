@@ -1,9 +1,9 @@
-"""``kolb words --scatter``: how likely the words were beside how uncertain the policy was where it said them.
+"""``kolb words --scatter``: how likely the words were, beside how undecided the policy was where it said them.
 
-The probability-entropy scatter of arXiv:2510.03222 (figure 3): words that open another way to think
-(wait, however, perhaps) stand where entropy is high, noise also where it is low. Runs record
-probabilities and no entropies, so the recorded tokens go through the weights of a checkpoint, and both numbers are of these weights.
-They are what was sampled from where the same weights sampled: in the steps just after the checkpoint.
+The probability-entropy scatter by which arXiv:2510.03222 tells words that open another way to think (wait, however,
+perhaps) from noise of the same low probability. A run records probabilities and no entropies, so the
+recorded tokens go through the weights of a checkpoint, and both numbers are of these weights. They are those of the
+sampling for what the same weights sampled: the step after the checkpoint, up to its first optimiser step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kolb.cli.counting import opened, say, say_picture
+from kolb.cli.counting import distinct, opened, say, say_picture
 from kolb.cli.opened import Source, learning, open_learner, opened_engine, read_source
 from kolb.cli.recomputing import computed, nearest_first, temperature_of_steps
 from kolb.engines.base import Engine, Learner
@@ -22,25 +22,35 @@ from kolb.errors import CapabilityError, RecipeError, RunDirectoryError, nearest
 from kolb.runs.directory import RunDirectory
 from kolb.runs.plots import scatter_png
 from kolb.types import Completion
+from kolb.view.token_ends import TokenEnds, token_at
 from kolb.view.word_tables import Cloud, cloud_table
-from kolb.view.words import TokenEnds, pattern_of, token_at
+from kolb.view.words import pattern_of
 
 SHOWN = 5000
 """Other tokens in the picture; the table knows them all."""
+TOKENS = 50_000
+"""Sampled tokens to compute when nobody says how many."""
 LABELS = ("probability of the token", "entropy of the distribution (nats)")
 
 
 def scatter_words(
-    run: Path, words: Sequence[str], *, policy: str = "", checkpoint: int | None = None, tokens: int
+    run: Path,
+    words: Sequence[str],
+    *,
+    policy: str = "",
+    checkpoint: int | None = None,
+    tokens: int = TOKENS,
 ) -> None:
     """A table of probabilities and entropies, and ``words-scatter.png`` in the run's folder.
 
     Computes the steps nearest to the checkpoint until ``tokens`` sampled tokens are reached.
     """
     directory = opened(run, policy)
+    if checkpoint is None:
+        checkpoint = followed_checkpoint(directory)
     source = read_source(str(run), checkpoint=checkpoint)
     policy = chosen_policy(source, policy)
-    scatter = Scatter(list(dict.fromkeys(words)))
+    scatter = Scatter(distinct(words))
     with opened_engine(source) as (engine, recipe):
         need_entropy(engine, source.recipe.engine)
         learner = open_learner(engine, recipe, policy, source.checkpoint)
@@ -56,6 +66,12 @@ def scatter_words(
     shown = others[np.random.default_rng(0).permutation(len(others))[:SHOWN]]
     said = {word: cloud.tolist() for word, cloud in clouds.items() if len(cloud)}
     say_picture(lambda: scatter_png(said, shown.tolist(), path, title=title, labels=LABELS))
+
+
+def followed_checkpoint(run: RunDirectory) -> int | None:
+    """The newest checkpoint that a recorded step follows: its weights sampled that step. Else the newest."""
+    steps, last = run.numbered("checkpoints"), run.episode_steps()[-1]
+    return max((step for step in steps if step < last), default=None)
 
 
 def chosen_policy(source: Source, policy: str) -> str:
@@ -91,7 +107,7 @@ class Scatter:
     """Tokens that the very weights of the checkpoint sampled."""
     unplaced: int = 0
     rows: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    """Per completion: [N] the number of the word that a token begins (-1: none), [N, 2] what was computed."""
+    """Per completion: bool [N, words] whether a token begins a word, and [N, 2] what was computed."""
 
     def fill(
         self, source: Source, run: RunDirectory, learner: Learner, policy: str, budget: int
@@ -113,26 +129,32 @@ class Scatter:
 
     def add(self, said: Completion, numbers: Cloud, ends: Sequence[int] | None) -> None:
         """``numbers`` [N, 2] of the tokens of ``said``, which end at ``ends`` in its text."""
-        kinds = np.full(len(numbers), -1)
-        for kind, word in enumerate(self.words) if ends else ():
+        begins = np.zeros((len(numbers), len(self.words)), bool)
+        for column, word in enumerate(self.words if ends else ()):
             starts = [match.start() for match in pattern_of(word).finditer(said.text)]
-            kinds[[token_at(ends or (), start) for start in starts]] = kind
-        self.rows.append((kinds, numbers))
+            begins[[token_at(ends or (), start) for start in starts], column] = True
+        self.rows.append((begins, numbers))
         self.tokens += len(numbers)
         self.unplaced += not ends
 
     def clouds(self) -> tuple[dict[str, Cloud], Cloud]:
         """For each word its tokens, and all the other tokens."""
-        kinds = np.concatenate([kinds for kinds, _ in self.rows])
+        begins = np.concatenate([begins for begins, _ in self.rows])
         numbers = np.concatenate([numbers for _, numbers in self.rows])
-        return {w: numbers[kinds == i] for i, w in enumerate(self.words)}, numbers[kinds < 0]
+        clouds = {word: numbers[begins[:, i]] for i, word in enumerate(self.words)}
+        return clouds, numbers[~begins.any(axis=1)]
 
     def in_words(self, policy: str, step: int) -> str:
         first, last = min(self.steps), max(self.steps)
         lines = [
-            f"Both numbers are of the weights of policy {policy!r} after step {step} at the training temperature,",
-            f"on {self.tokens} tokens sampled in steps {first} to {last}; {self.exact} of them were sampled from these very weights.",
+            f"Both numbers are of policy {policy!r} after step {step}, at the training temperature. Of the "
+            f"{self.tokens} tokens (steps {first} to {last}) {self.exact} were sampled from these very weights."
         ]
+        if not self.exact:
+            lines.append(
+                "So they tell what these weights think of it, not how it was sampled; a checkpoint that a recorded "
+                "step follows tells both ([checkpoints] every and keep)."
+            )
         if self.unplaced:
             lines.append(
                 f"{self.unplaced} completions are not spelt by their tokens; theirs are all among the others."

@@ -109,6 +109,7 @@ def plot_png(
         points = _finite(line)
         axes.plot([x for x, _ in points], [y for _, y in points], label=name, marker=".")
     axes.set(title=title, xlabel="step", ylabel=ylabel)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(alpha=0.3)
     if series:
         axes.legend()
@@ -126,33 +127,34 @@ def scatter_png(
 ) -> Path:
     """Named clouds of points over a grey ``background`` as a PNG file; x is logarithmic.
 
-    Small clouds are drawn last, so that a large one does not hide them. RecipeError without matplotlib.
+    Small clouds lie on top, so that a large one does not hide them. RecipeError without matplotlib.
     """
     figure, axes = _figure(8, 5.5)
     behind = _finite(background)
     axes.scatter(
         [x for x, _ in behind],
         [y for _, y in behind],
-        s=4,
-        color="0.8",
+        s=5,
+        color="0.75",
         linewidths=0,
         label="others",
     )
-    colours = {name: f"C{i % 10}" for i, name in enumerate(clouds)}
-    for name, cloud in sorted(clouds.items(), key=lambda item: -len(item[1])):
+    for name, cloud in clouds.items():
         points = _finite(cloud)
         axes.scatter(
             [x for x, _ in points],
             [y for _, y in points],
-            s=max(8, 40 - 4 * math.log2(len(points) + 1)),
-            color=colours[name],
+            s=max(8, 24 - 2 * math.log2(len(points) + 1)),
             alpha=0.6,
             linewidths=0,
             label=f"{name} ({len(points)})",
+            zorder=3 + 1 / (1 + len(points)),
         )
     axes.set(title=title, xscale="log", xlabel=labels[0], ylabel=labels[1])
     axes.grid(alpha=0.3)
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, markerscale=1.5)
+    legend = axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    for handle in legend.legend_handles:
+        handle.set_sizes([30])
     figure.savefig(path, format="png", dpi=120)
     return Path(path)
 

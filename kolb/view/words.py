@@ -10,23 +10,19 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import accumulate
+from itertools import pairwise
+from typing import TypeVar
 
 from kolb.runs.directory import RunDirectory
 from kolb.types import Completion, Trajectory
+from kolb.view.token_ends import Decode, TokenEnds, token_at
+
+T = TypeVar("T")
 
 ANY_WORD = re.compile(r"\w+(?:['’]\w+)*")
-REACHES = (1, 16)
-"""Tokens before one with which it is decoded: one is enough unless a character is cut into tokens."""
-REMEMBERED = 2**18
-
-Decode = Callable[[Sequence[int]], str]
-"""Token ids of one policy to their text."""
 
 
 def pattern_of(word: str) -> re.Pattern[str]:
@@ -38,36 +34,6 @@ def pattern_of(word: str) -> re.Pattern[str]:
     before = r"(?<!\w)(?<!\w['’])" if re.match(r"\w", word) else ""
     after = r"(?!['’]?\w)" if re.search(r"\w$", word) else ""
     return re.compile(before + re.escape(word) + after, re.IGNORECASE)
-
-
-class TokenEnds:
-    """Where in the text of a completion each of its tokens ends, by decoding it behind its neighbours."""
-
-    def __init__(self, decode: Decode) -> None:
-        self.decode = decode
-        self._width = lru_cache(REMEMBERED)(self._measured)
-
-    def __call__(self, completion: Completion) -> list[int] | None:
-        """Positions [N], ascending; None where the tokens do not spell the text."""
-        ids = [int(i) for i in completion.token_ids]
-        whole = self.decode(ids)
-        if not whole.startswith(completion.text):
-            return None
-        for reach in REACHES:
-            widths = (self._width(tuple(ids[max(i - reach, 0) : i + 1])) for i in range(len(ids)))
-            ends = list(accumulate(widths))
-            if ends and ends[-1] == len(whole) and ends == sorted(ends):
-                return ends
-        return None
-
-    def _measured(self, ids: tuple[int, ...]) -> int:
-        """How many characters the last of ``ids`` adds."""
-        return len(self.decode(ids)) - len(self.decode(ids[:-1]))
-
-
-def token_at(ends: Sequence[int], position: int) -> int:
-    """The index of the token that brings the character at ``position``."""
-    return bisect_right(ends, position)
 
 
 # -------------------------------------------------------------------------------------- what was said
@@ -86,16 +52,6 @@ def sampled_trajectories(run: RunDirectory, step: int, policy: str = "") -> Iter
 def is_sampled(completion: Completion) -> bool:
     """What was written or retold is ``given``: nobody drew it from a distribution here."""
     return completion.stop_reason != "given"
-
-
-def bins_of(steps: Sequence[int], count: int) -> list[Sequence[int]]:
-    """``steps`` in order, cut into at most ``count`` bins of nearly equal size.
-
-    >>> [list(b) for b in bins_of([1, 2, 3, 4, 5], 2)]
-    [[1, 2], [3, 4, 5]]
-    """
-    count = min(count, len(steps))
-    return [steps[i * len(steps) // count : (i + 1) * len(steps) // count] for i in range(count)]
 
 
 # ------------------------------------------------------------------------------------------- counting
@@ -117,6 +73,12 @@ class Tally:
             self.total += probability
             self.lowest = min(self.lowest, probability)
 
+    def merge(self, other: Tally) -> None:
+        self.count += other.count
+        self.known += other.known
+        self.total += other.total
+        self.lowest = min(self.lowest, other.lowest)
+
     @property
     def mean(self) -> float | None:
         return self.total / self.known if self.known else None
@@ -124,13 +86,17 @@ class Tally:
 
 @dataclass
 class WordBin:
-    """What was sampled in some steps. ``unplaced`` completions have no token to look a word's probability
-    up: an endpoint gave only their text, or the tokenizer is not here or does not spell it."""
+    """What was sampled in some steps.
+
+    ``unplaced`` completions have no token at which to look up a word's probability: they have no logprobs, or
+    the tokenizer is not here or does not spell them. Of ``texts`` among them an endpoint gave no tokens at all.
+    """
 
     steps: Sequence[int]
     completions: int = 0
     tokens: int = 0
     unplaced: int = 0
+    texts: int = 0
     tallies: dict[str, Tally] = field(default_factory=dict)
     unlikely: Counter[str] = field(default_factory=Counter)
 
@@ -144,8 +110,35 @@ class WordBin:
         return (self.steps[0] + self.steps[-1]) / 2
 
     def per_thousand(self, word: str) -> float | None:
-        """Occurrences per 1000 sampled tokens; None where no token was recorded."""
-        return 1000 * self.tallies[word].count / self.tokens if self.tokens else None
+        """Occurrences per 1000 sampled tokens; None where the tokens of some of the words are not known."""
+        if self.texts or not self.tokens:
+            return None
+        return 1000 * self.tallies[word].count / self.tokens
+
+    @classmethod
+    def joined(cls, bins: Sequence[WordBin]) -> WordBin:
+        """Neighbouring ``bins`` of the same words as one."""
+        whole = cls([step for b in bins for step in b.steps])
+        for b in bins:
+            whole.completions += b.completions
+            whole.tokens += b.tokens
+            whole.unplaced += b.unplaced
+            whole.texts += b.texts
+            whole.unlikely.update(b.unlikely)
+            for word, tally in b.tallies.items():
+                whole.tallies.setdefault(word, Tally()).merge(tally)
+        return whole
+
+
+def cut(items: Sequence[T], count: int) -> list[Sequence[T]]:
+    """``items`` in order, in at most ``count`` parts of nearly equal size.
+
+    >>> [list(part) for part in cut([1, 2, 3, 4, 5], 2)]
+    [[1, 2], [3, 4, 5]]
+    """
+    count = min(count, len(items))
+    edges = [i * len(items) // count for i in range(count + 1)] if count else [0]
+    return [items[a:b] for a, b in pairwise(edges)]
 
 
 class WordCounter:
@@ -180,6 +173,7 @@ class WordCounter:
     def _add(self, filled: WordBin, policy: str, said: Completion) -> None:
         filled.completions += 1
         filled.tokens += len(said.token_ids)
+        filled.texts += not len(said.token_ids)
         ends = self._token_ends(policy, said)
         if ends is None:
             filled.unplaced += 1
