@@ -161,10 +161,10 @@ def view(
 def words(
     run: Run,
     chosen: Annotated[
-        list[str] | None, typer.Argument(metavar="[WORD]...", help="Whole words, in any case.")
+        list[str] | None, typer.Argument(metavar="WORD", help="Whole words, in any case.")
     ] = None,
     bins: Annotated[int, typer.Option(min=1, help="Columns of the table.")] = 6,
-    policy: Annotated[str, typer.Option(help="Only what this policy sampled.")] = "",
+    policy: Annotated[str, typer.Option(help="What this policy sampled alone.")] = "",
     below: Annotated[
         float | None, typer.Option(min=0, max=1, help="Without words: what is unlikely; 0.1.")
     ] = None,
@@ -190,7 +190,8 @@ def words(
             raise RecipeError(
                 "--scatter needs words, as in `kolb words RUN wait however --scatter`"
             )
-        counting.count_unlikely(run, bins=bins, below=below or counting.BELOW, policy=policy)
+        limit = counting.BELOW if below is None else below
+        counting.count_unlikely(run, bins=bins, below=limit, policy=policy)
         return
     if below is not None:
         raise RecipeError("--below chooses among all words; give it without words")

@@ -47,7 +47,7 @@ def joined(by_step: Sequence[WordBin], count: int) -> list[WordBin]:
     return [WordBin.joined(part) for part in cut(by_step, count)]
 
 
-def count_unlikely(run: Path, *, bins: int, below: float = BELOW, policy: str = "") -> None:
+def count_unlikely(run: Path, *, bins: int, below: float, policy: str = "") -> None:
     """The table of the words that were sampled although they were unlikely."""
     directory = opened(run, policy)
     counter = WordCounter(partial(decoder_of, directory), below=below, policy=policy)

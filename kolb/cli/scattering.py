@@ -119,7 +119,7 @@ class Scatter:
             )
         ends = TokenEnds(learner.template.decode)
         temperatures = temperature_of_steps(source, run)
-        for step in nearest_first(run.episode_steps(), source.step):
+        for step in nearest_first(list(temperatures), source.step):
             for said, numbers in computed(run, step, policy, learner, temperatures[step]):
                 self.add(said, numbers, ends(said))
                 self.steps.add(step)
