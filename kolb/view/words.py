@@ -29,7 +29,7 @@ def pattern_of(word: str) -> re.Pattern[str]:
     """Finds ``word`` as a whole word in any case.
 
     >>> [m.start() for m in pattern_of("wait").finditer("Wait, the waiter; wait's not it, 'wait' is")]
-    [0, 33]
+    [0, 34]
     """
     before = r"(?<!\w)(?<!\w['’])" if re.match(r"\w", word) else ""
     after = r"(?!['’]?\w)" if re.search(r"\w$", word) else ""
