@@ -158,6 +158,52 @@ def view(
 
 
 @app.command()
+def words(
+    run: Run,
+    chosen: Annotated[
+        list[str] | None, typer.Argument(metavar="WORD", help="Whole words, in any case.")
+    ] = None,
+    bins: Annotated[int, typer.Option(min=1, help="Columns of the table.")] = 6,
+    policy: Annotated[str, typer.Option(help="What this policy sampled alone.")] = "",
+    below: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Without words: what is unlikely; 0.1.")
+    ] = None,
+    scatter: Annotated[
+        bool, typer.Option("--scatter", help="Probability and entropy, by a checkpoint's weights.")
+    ] = False,
+    checkpoint: Annotated[
+        int | None,
+        typer.Option(metavar="STEP", help="Of --scatter; the newest that a recorded step follows."),
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(min=1, help="Of --scatter: how many to compute; 50000.")
+    ] = None,
+) -> None:
+    """Count words over a run, and how likely they were; without words: those sampled although unlikely."""
+    from kolb.cli import counting
+    from kolb.errors import RecipeError
+
+    if not scatter and (checkpoint is not None or tokens is not None):
+        raise RecipeError("--checkpoint and --tokens belong to --scatter")
+    if not chosen:
+        if scatter:
+            raise RecipeError(
+                "--scatter needs words, as in `kolb words RUN wait however --scatter`"
+            )
+        limit = counting.BELOW if below is None else below
+        counting.count_unlikely(run, bins=bins, below=limit, policy=policy)
+        return
+    if below is not None:
+        raise RecipeError("--below chooses among all words; give it without words")
+    counting.count_words(run, chosen, bins=bins, policy=policy)
+    if scatter:
+        from kolb.cli import scattering
+
+        how_many = tokens or scattering.TOKENS
+        scattering.scatter_words(run, chosen, policy=policy, checkpoint=checkpoint, tokens=how_many)
+
+
+@app.command()
 def check(
     environment: Annotated[str, typer.Argument(help="A name, a dotted name, or a file.py[:NAME].")],
     options: Annotated[

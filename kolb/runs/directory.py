@@ -15,7 +15,7 @@ that has one is complete. Several lines may name the same step (training, then e
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -213,6 +213,10 @@ class RunDirectory:
 
     def episodes(self, step: int) -> list[Group]:
         return records.read_groups(self._episodes_file(step))
+
+    def stream(self, step: int) -> Iterator[Group]:
+        """``episodes`` one group at a time, for runs whose steps are large."""
+        return records.stream_groups(self._episodes_file(step))
 
     def group(self, step: int, index: int) -> Group:
         return records.read_group(self._episodes_file(step), index)

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from kolb.errors import RecipeError
 
@@ -99,20 +100,69 @@ def _framed(
     return "\n".join([*rows, f"{' ' * margin} {corner}{floor * width}", ticks, pad + legend])
 
 
-def plot_png(series: Mapping[str, Points], path: Path | str, title: str = "") -> Path:
+def plot_png(
+    series: Mapping[str, Points], path: Path | str, title: str = "", ylabel: str = ""
+) -> Path:
     """The same as a PNG file, through matplotlib; RecipeError says how to get it when it is missing."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise RecipeError("a PNG plot needs matplotlib; pip install matplotlib") from error
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = _figure(7, 4)
     for name, line in series.items():
         points = _finite(line)
         axes.plot([x for x, _ in points], [y for _, y in points], label=name, marker=".")
-    axes.set(title=title, xlabel="step")
+    axes.set(title=title, xlabel="step", ylabel=ylabel)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(alpha=0.3)
     if series:
         axes.legend()
     figure.savefig(path, format="png", dpi=120)
     return Path(path)
+
+
+def scatter_png(
+    clouds: Mapping[str, Points],
+    background: Points,
+    path: Path | str,
+    *,
+    title: str = "",
+    labels: tuple[str, str],
+) -> Path:
+    """Named clouds of points over a grey ``background`` as a PNG file; x is logarithmic.
+
+    Small clouds lie on top, so that a large one does not hide them. RecipeError without matplotlib.
+    """
+    figure, axes = _figure(8, 5.5)
+    behind = _finite(background)
+    axes.scatter(
+        [x for x, _ in behind],
+        [y for _, y in behind],
+        s=5,
+        color="0.75",
+        linewidths=0,
+        label="others",
+    )
+    for name, cloud in clouds.items():
+        points = _finite(cloud)
+        axes.scatter(
+            [x for x, _ in points],
+            [y for _, y in points],
+            s=max(8, 24 - 2 * math.log2(len(points) + 1)),
+            alpha=0.6,
+            linewidths=0,
+            label=f"{name} ({len(points)})",
+            zorder=3 + 1 / (1 + len(points)),
+        )
+    axes.set(title=title, xscale="log", xlabel=labels[0], ylabel=labels[1])
+    axes.grid(alpha=0.3)
+    legend = axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    for handle in legend.legend_handles:
+        handle.set_sizes([30])
+    figure.savefig(path, format="png", dpi=120)
+    return Path(path)
+
+
+def _figure(width: float, height: float) -> tuple[Any, Any]:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise RecipeError("a PNG plot needs matplotlib; pip install matplotlib") from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots()

@@ -203,11 +203,16 @@ def read_index(path: Path) -> list[Json]:
 
 def read_groups(path: Path) -> list[Group]:
     """Every group of the file; RunDirectoryError when it is missing, damaged or of another schema."""
-    expected = len(read_index(path))
-    lines = list(itertools.islice(_lines(path), 1, None))
-    if len(lines) != expected:
-        raise RunDirectoryError(f"{path} promises {expected} groups and holds {len(lines)}")
-    return [_parse_group(line, f"{path} line {i}") for i, line in enumerate(lines, 2)]
+    return list(stream_groups(path))
+
+
+def stream_groups(path: Path) -> Iterator[Group]:
+    """``read_groups`` one group at a time: no more than one is in memory. Damage shows when it is met."""
+    expected, read = len(read_index(path)), 0
+    for read, line in enumerate(itertools.islice(_lines(path), 1, None), 1):
+        yield _parse_group(line, f"{path} line {read + 1}")
+    if read != expected:
+        raise RunDirectoryError(f"{path} promises {expected} groups and holds {read}")
 
 
 def read_group(path: Path, index: int) -> Group:

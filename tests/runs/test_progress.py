@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from kolb.errors import RecipeError
-from kolb.runs.plots import plot_png, plot_text, sparkline
+from kolb.runs.plots import plot_png, plot_text, scatter_png, sparkline
 from kolb.runs.progress import Progress, duration
 
 
@@ -182,3 +182,11 @@ def test_a_png_is_written_or_the_missing_package_is_named(tmp_path, monkeypatch)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(RecipeError, match=r"pip install matplotlib"):
         plot_png({}, tmp_path / "x.png")
+
+
+def test_a_scatter_is_written_with_and_without_points(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install matplotlib")
+    cloud = [(0.1, 2.0), (0.0, 1.0), (1e-9, None)]
+    full = scatter_png({"wait": cloud}, cloud, tmp_path / "full.png", labels=("p", "entropy"))
+    empty = scatter_png({}, [], tmp_path / "empty.png", labels=("p", "entropy"))
+    assert len(full.read_bytes()) > len(empty.read_bytes()) > 1000

@@ -20,6 +20,7 @@ from kolb.runs.records import (
     read_group,
     read_groups,
     read_index,
+    stream_groups,
     write_groups,
 )
 from kolb.types import Completion, Episode, Failure, Group, Status, Task, Trajectory, Turn
@@ -251,6 +252,20 @@ def test_damage_and_other_schemas_are_named(tmp_path):
     path.write_bytes(gzip.compress(b'{"schema":1,"groups":[{"outcomes":[]}]}\n{"kind":"x"}\n'))
     with pytest.raises(RunDirectoryError, match="line 2 is not a Group"):
         read_groups(path)
+
+
+def test_a_stream_gives_the_groups_before_the_damage_and_misses_none_silently(tmp_path):
+    path = tmp_path / "000001.jsonl.gz"
+    write_groups(path, [group(attempt(0)), group(attempt(1), kind="prediction")])
+    header, first, second = gzip.decompress(path.read_bytes()).splitlines()
+    path.write_bytes(gzip.compress(b"\n".join([header, first, second[:-9], b""])))
+    stream = stream_groups(path)
+    assert_same(next(stream), group(attempt(0)))
+    with pytest.raises(RunDirectoryError, match="line 3 is not JSON"):
+        next(stream)
+    path.write_bytes(gzip.compress(b"\n".join([header, first, b""])))
+    with pytest.raises(RunDirectoryError, match="promises 2 groups and holds 1"):
+        list(stream_groups(path))
 
 
 def test_a_failing_write_leaves_the_old_file(tmp_path, monkeypatch):
