@@ -94,8 +94,8 @@ class Stage:
 
     ``roles`` maps each of the method's roles to a policy; ``learn`` lists the policies whose weights move.
     Each step takes ``tasks_per_step`` tasks. With ``refill`` it throws away those whose attempts all came out
-    alike, and takes up to so many further batches of ``tasks_per_step`` tasks in their place. The examples of a step are cut into ``updates_per_step``
-    optimiser steps, ``epochs`` times over. ``history``: ``all`` shows a role its whole conversation,
+    alike, and takes up to so many further batches of ``tasks_per_step`` tasks in their place. The examples
+    of a step are cut into ``updates_per_step`` optimiser steps, ``epochs`` times over. ``history``: ``all`` shows a role its whole conversation,
     ``last`` only the system prompt and the newest messages (then every turn is a segment of its own).
     """
 

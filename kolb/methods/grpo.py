@@ -75,7 +75,6 @@ class Grpo:
             raise RecipeError(
                 f"grpo: ddof = {self.ddof}; 1 is the sample deviation, 0 the population's"
             )
-
         is_on = self.overlong_limit or self.overlong_buffer
         if is_on and not 1 <= self.overlong_buffer <= self.overlong_limit:
             raise RecipeError(

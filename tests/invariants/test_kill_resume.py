@@ -79,6 +79,7 @@ warmup_steps = 2
 name = "explore"
 steps = 6
 tasks_per_step = 3
+refill = 1
 updates_per_step = 2
 epochs = 2
   [stages.method]
@@ -236,6 +237,7 @@ def whole(here: Path) -> dict[str, str]:
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
     assert lines[-1]["library/version"] == 3
     assert sum(line.get("grad_norm/agent", 0.0) > 0 for line in lines) >= STEPS - 3
+    assert sum(line.get("groups/refilled", 0) for line in lines) > 0
     return fingerprint(here / "whole")
 
 
