@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kolb.envs.base import SPLITS, SingleUse
-from kolb.envs.rewards import EXACT_MATCH, Sample, load_reward, score
+from kolb.envs.rewards import EXACT_MATCH, MATH_ANSWER, OURS, Sample, load_reward, score
 from kolb.envs.rows import read_row, read_rows
 from kolb.errors import RecipeError, nearest
 from kolb.types import Environment, Message, StepResult, Task, derive_seed
@@ -30,8 +30,9 @@ class Dataset:
 
     ``reward`` names a function (``"file.py:function"``, ``"package.module.function"``), several, or several
     with weights: ``{"rewards.py:correct" = 1.0, "rewards.py:short" = 0.1}``. ``"exact_match"`` compares the
-    completion with ``answer_column``. Files of demonstrations need none. The reward of an episode is the
-    weighted sum of the functions that did not abstain. ``answer_column`` reaches them as ``answer``, too.
+    completion with ``answer_column``, ``"math_answer"`` what the completion has in a box. Files of demonstrations
+    need none. The reward of an episode is the weighted sum of the functions that did not abstain.
+    ``answer_column`` reaches them as ``answer``, too.
 
     ``path`` is the train split. ``test_fraction`` and ``dev_fraction`` of it are set aside by a hash of the
     row, so that a row stays where it is when others come or go; ``test_path`` is a file of its own.
@@ -100,7 +101,7 @@ class Dataset:
         if not self.weights:
             raise RecipeError(
                 f"{self.path} has no reward, so it can be imitated and no more; set reward = "
-                f"'file.py:function', or '{EXACT_MATCH}'"
+                f"'file.py:function', {' or '.join(map(repr, OURS))}"
             )
         return SingleUse(DatasetWorld(self, task))
 
@@ -115,12 +116,14 @@ class Dataset:
         return list(chat)
 
     def gold(self, task: Task) -> str:
-        """The answer column, where the reward is to match it."""
-        if list(self.weights) != [EXACT_MATCH]:
-            raise RecipeError(
-                "which answer scores in full is known only for reward = 'exact_match'"
-            )
-        return str(task.answer)
+        """The answer column, where the reward is to match it; in a box for ``math_answer``."""
+        if list(self.weights) == [EXACT_MATCH]:
+            return str(task.answer)
+        if list(self.weights) == [MATH_ANSWER]:
+            return f"\\boxed{{{task.answer}}}"
+        raise RecipeError(
+            f"which answer scores in full is known only for reward = {' or '.join(map(repr, OURS))}"
+        )
 
     @cached_property
     def _splits(self) -> dict[str, list[Task]]:
@@ -144,9 +147,10 @@ class Dataset:
     def _task(self, path: str, line: int, row: Mapping[str, Any], split: str) -> Task:
         where = f"{path}:{line}"
         found = read_row(row, self.prompt_column, self.system, where)
-        if EXACT_MATCH in self.weights and self.answer_column not in row:
+        ours = next((name for name in OURS if name in self.weights), None)
+        if ours and self.answer_column not in row:
             raise RecipeError(
-                f"{where}: reward = '{EXACT_MATCH}' needs the column {self.answer_column!r}; the row has "
+                f"{where}: reward = '{ours}' needs the column {self.answer_column!r}; the row has "
                 f"{sorted(row)} (set answer_column)"
             )
         return Task(

@@ -18,18 +18,25 @@ import numpy as np
 from kolb import plugins
 from kolb.boundary import checked_number
 from kolb.envs.base import shorten
+from kolb.envs.math_reward import check_installed, math_answer
 from kolb.errors import KolbError, RecipeError, RewardError
 
 EXACT_MATCH = "exact_match"
+MATH_ANSWER = "math_answer"
+OURS = (EXACT_MATCH, MATH_ANSWER)
+"""The rewards that kolb brings. Both compare with the answer column."""
 
 
 def load_reward(name: str) -> Callable[..., Any]:
-    """``exact_match``, or the function at ``package.module.function`` or ``path/to/file.py:function``."""
+    """``exact_match``, ``math_answer``, or the function at ``package.module.function`` or ``path/to/file.py:function``."""
     if name == EXACT_MATCH:
         return exact_match
+    if name == MATH_ANSWER:
+        check_installed()
+        return math_answer
     if "." not in name:
         raise RecipeError(
-            f"reward = {name!r}: expected '{EXACT_MATCH}', 'package.module.function' or "
+            f"reward = {name!r}: expected '{EXACT_MATCH}', '{MATH_ANSWER}', 'package.module.function' or "
             "'path/to/file.py:function'"
         )
     function = plugins.load(name, "kolb.envs", "reward")

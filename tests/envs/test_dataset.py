@@ -242,7 +242,7 @@ def test_rows_without_an_answer_say_that_there_is_nothing_to_imitate(write):
 
 def test_without_a_reward_the_rows_cannot_be_played(write):
     source = Dataset(write("d.jsonl", [{"messages": [user("a"), assistant("b")]}]))
-    with pytest.raises(RecipeError, match=r"set reward = 'file\.py:function', or 'exact_match'"):
+    with pytest.raises(RecipeError, match=r"set reward = 'file\.py:function', 'exact_match' or"):
         source.environment(source.tasks("train")[0])
 
 
