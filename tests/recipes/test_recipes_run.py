@@ -51,6 +51,9 @@ def smaller(path: Path, tokenizer: Path) -> list[str]:
             sets += [f"environments.{name}.count=50"]
         if "questions" in table:  # a file that users bring
             sets += [f"environments.{name}.questions="]
+        for key in ("path", "test_path"):
+            if table.get(key, "").startswith("data/"):  # so is this; rows of the same form are here
+                sets += [f"environments.{name}.{key}={Path(__file__).with_name('math_rows.jsonl')}"]
     for stage in data["stages"]:
         sets += [f"stages.{stage['name']}.{key}=2" for key in ("steps", "tasks_per_step")]
         sets += [f"stages.{stage['name']}.limits.max_turns=3"]
@@ -58,6 +61,8 @@ def smaller(path: Path, tokenizer: Path) -> list[str]:
             sets += [f"stages.{stage['name']}.sampling.max_tokens=32"]
         if stage["method"].get("group_size", 0) > 2:
             sets += [f"stages.{stage['name']}.method.group_size=2"]
+        if "grpo" in stage["method"]:
+            sets += [f"stages.{stage['name']}.method.grpo.group_size=2"]
         if "evaluation" in stage:
             sets += [
                 f"stages.{stage['name']}.evaluation.{key}=2" for key in ("episodes", "samples")
