@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,12 +37,13 @@ def read(path: Path, *sets: str) -> Recipe:
 
 
 def sets_of(path: Path) -> dict[str, str]:
-    """The ``--set``s of the comments, by the key and the word in their value that tells them apart."""
-    words = shlex.split(
-        "\n".join(re.findall(r"^# *(.*--set.*)$", path.read_text(), re.M)).replace("'s ", "s ")
-    )
-    after = [b for a, b in zip(words, words[1:], strict=False) if a == "--set"]
-    return {re.sub(r".*use = \"(\w+)\".*|\d.*", r"\1", text): text for text in after}
+    """The ``--set``s of the comments, by the ``use`` in their value where there is one, else by their key."""
+    found = [a or b for a, b in re.findall(r"--set (?:'([^']+)'|(\S+))", path.read_text())]
+    uses = [re.search(r'use = "(\w+)"', text) for text in found]
+    return {
+        use[1] if use else text.partition("=")[0]: text
+        for text, use in zip(found, uses, strict=True)
+    }
 
 
 def test_there_are_the_two_models_of_the_paper():
@@ -97,7 +97,7 @@ def test_what_the_comments_set_makes_the_baselines_of_table_1(path: Path):
     (plain,) = read(path, sets["grpo"]).stages
     assert plain.method == Grpo(importance_cap=0.0)
     assert plain.updates_per_step == 8
-    assert read(path, sets["stages.rl.updates_per_step="]).stages[0].updates_per_step == 1
+    assert read(path, sets["stages.rl.updates_per_step"]).stages[0].updates_per_step == 1
     expected: dict[str, Any] = {
         "entropy": Entropy(0.001),
         "kl_cov": KlCov(percent=PERCENT[path.stem], importance_cap=0.0),
@@ -108,7 +108,7 @@ def test_what_the_comments_set_makes_the_baselines_of_table_1(path: Path):
         (stage,) = read(path, sets["grpo"], sets[name]).stages
         assert stage.terms == (term,), name
         assert len(stage.all_terms) == (2 if name == "entropy" else 1), name
-    (higher,) = read(path, sets["grpo"], sets["stages.rl.method.clip_high="]).stages
+    (higher,) = read(path, sets["grpo"], sets["stages.rl.method.clip_high"]).stages
     assert higher.method == Grpo(clip_high=0.28, importance_cap=0.0)
 
 
