@@ -8,25 +8,31 @@ from pathlib import Path
 import numpy as np
 
 from evidence.measure import Measured, short
-from evidence.plan import Experiment, in_words
+from evidence.plan import Curve, Experiment, Quantity, in_words
 
 
 def draw(
     experiment: Experiment,
+    quantity: Quantity,
     arms: Mapping[str, Sequence[Measured]],
     path: Path,
 ) -> Path:
-    """Writes ``path``, a PNG."""
+    """Writes ``path``, a PNG of the curves that ``quantity`` is read from."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
     for number, (name, runs) in enumerate(arms.items()):
         color = f"C{number}"
-        for run in runs:
-            axes.plot(*zip(*run.curve, strict=True), color=color, alpha=0.25, linewidth=0.8)
-        axes.plot(*mean_curve(runs), color=color, linewidth=2, label=in_words(name))
-    axes.set(title=experiment.name, xlabel="tokens sampled in training", ylabel=experiment.metric)
+        curves = [run.curves[quantity.curve] for run in runs]
+        for curve in curves:
+            axes.plot(*zip(*curve, strict=True), color=color, alpha=0.25, linewidth=0.8)
+        axes.plot(*mean_curve(curves), color=color, linewidth=2, label=in_words(name))
+    axes.set(
+        title=experiment.name,
+        xlabel="tokens sampled in training",
+        ylabel=quantity.axis or quantity.metric,
+    )
     axes.xaxis.set_major_formatter(lambda x, _: short(max(x, 0)))
     axes.grid(alpha=0.3)
     axes.legend()
@@ -34,10 +40,10 @@ def draw(
     return path
 
 
-def mean_curve(runs: Sequence[Measured]) -> tuple[list[float], list[float]]:
+def mean_curve(curves: Sequence[Curve]) -> tuple[list[float], list[float]]:
     """The mean of the seeds' curves, each drawn straight between its evaluations, as far as all of them go."""
-    first = max(run.curve[0][0] for run in runs)
-    last = min(run.curve[-1][0] for run in runs)
-    every = sorted({x for run in runs for x, _ in run.curve if first <= x <= last})
-    curves = [np.interp(every, [x for x, _ in r.curve], [y for _, y in r.curve]) for r in runs]
-    return [float(x) for x in every], [float(y) for y in np.mean(curves, axis=0)]
+    first = max(curve[0][0] for curve in curves)
+    last = min(curve[-1][0] for curve in curves)
+    every = sorted({x for curve in curves for x, _ in curve if first <= x <= last})
+    drawn = [np.interp(every, [x for x, _ in c], [y for _, y in c]) for c in curves]
+    return [float(x) for x in every], [float(y) for y in np.mean(drawn, axis=0)]

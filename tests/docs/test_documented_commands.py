@@ -314,15 +314,16 @@ name = "reflect"
 method = "erl"
 steps = 2
 """
-ONLY_SOMETIMES = {"eval/errors/BOUNDARY", "entropy/mean"}
-"""Of the glossary: what needs an evaluation in which something breaks, or an engine with a distribution (the
-scripted one has none)."""
+ONLY_SOMETIMES = {"eval/errors/BOUNDARY", "entropy/mean", "score/NAME", "eval/score/NAME"}
+"""Of the glossary: what needs an evaluation in which something breaks, an engine with a distribution (the
+scripted one has none), or an environment that gives scores beside the reward."""
 
 PLACEHOLDERS = {
     "POLICY": "agent",
     "TERM": "(policy_gradient|cross_entropy|kl_to_reference|entropy)",
     "STREAM": "(policy|imitation)",
     "K": r"\d+",
+    "NAME": r"\w+",
     "BOUNDARY": "(environment|reward|sampler|deadline)",
 }
 

@@ -7,10 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from evidence.plan import Arm, Claim, Evidence, Experiment, ExtraSet
+from evidence.plan import Arm, Claim, Evidence, Experiment, ExtraSet, Quantity
 from kolb.runs.directory import RunDirectory
 
 BUDGET = 1000
+
+
+def toy_quantity(**changes: Any) -> Quantity:
+    given = {"metric": "success, new tasks", "claims": (Claim("toy", "new", "old_way"),)}
+    return Quantity(**{**given, **changes})
 
 
 def toy_experiment(recipe: Path = Path("recipes/toy.toml"), **changes: Any) -> Experiment:
@@ -18,9 +23,8 @@ def toy_experiment(recipe: Path = Path("recipes/toy.toml"), **changes: Any) -> E
         "name": "toy",
         "recipe": recipe,
         "about": "A toy.",
-        "metric": "success, new tasks",
         "arms": (Arm("new"), Arm("old_way", ("stages.rl.method.group_size=2",))),
-        "claims": (Claim("toy", "new", "old_way"),),
+        "quantities": (toy_quantity(),),
     }
     return Experiment(**{**given, **changes})
 
