@@ -40,6 +40,18 @@ def draw(
     return path
 
 
+def pictured(e: Experiment) -> dict[str, Quantity]:
+    """A picture's file name for each curve, with the first quantity that is read from it."""
+    first: dict[str, Quantity] = {}
+    for q in e.quantities:
+        first.setdefault(q.curve, q)
+    main = e.quantities[0].curve
+    return {
+        f"{e.name}.png" if name == main else f"{e.name}_{name.replace('/', '_')}.png": q
+        for name, q in first.items()
+    }
+
+
 def mean_curve(curves: Sequence[Curve]) -> tuple[list[float], list[float]]:
     """The mean of the seeds' curves, each drawn straight between its evaluations, as far as all of them go."""
     first = max(curve[0][0] for curve in curves)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -60,6 +60,10 @@ class Measured:
         """Tokens at the first evaluation of at least ``TAKE_OFF``."""
         curve = self.curves[quantity.curve]
         return next((tokens for tokens, value in curve if value >= TAKE_OFF), None)
+
+
+def values(q: Quantity, runs: Sequence[Measured]) -> list[float]:
+    return [run.value(q) for run in runs]
 
 
 def short(count: float) -> str:

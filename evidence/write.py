@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from evidence.cells import compared, header, line, number, with_interval
-from evidence.curves import draw
-from evidence.measure import Measured, is_built, measure, of_base, short
+from evidence.cells import compared, cost, header, line, mean, number, take_offs, with_interval
+from evidence.curves import draw, pictured
+from evidence.measure import Measured, is_built, measure, of_base, values
 from evidence.plan import Claim, Evidence, Experiment, ExtraSet, Quantity, in_words, last
 from evidence.stats import holds, t_interval
 from kolb.errors import KolbError
@@ -22,11 +22,11 @@ Arms = Mapping[str, Sequence[Measured]]
 HOW = """\
 One value per seed; every arm has the same seeds, and a seed is the same world in every arm. Means are over seeds, with the
 95% interval that Student's t gives (it is not cut at 0 or 1). A claim *holds* when the 95% percentile bootstrap interval of
-the paired difference (10,000 resamples of the seeds) excludes 0 on the expected side. Over so few seeds that interval is
+the paired difference (10,000 resamples of the seeds) excludes 0 on the expected side. Over few seeds that interval is
 too narrow; the t interval of the same differences stands beside it and is the more careful one. Tokens are all that was
-sampled in training (first attempts, reflections, second attempts, thrown-away tries), without evaluations; a run ends with
-the step that reaches the budget, so it may spend up to one step more. Seconds are by the clock, without evaluations, on
-a machine that other runs shared. Take-off: tokens at the first evaluation of at least 0.5."""
+sampled in training, thrown-away tries included, without evaluations; a run ends with the step that reaches the budget, so it
+may spend up to one step more. Seconds are by the clock, without evaluations, on a machine that other runs shared. Take-off:
+tokens at the first evaluation of at least 0.5. What is said to be read between evaluations is read off straight lines between them."""
 
 
 @dataclass(frozen=True)
@@ -251,39 +251,3 @@ def budget(e: Experiment, arms: Arms) -> str:
             f"{e.name}: the arms have different budgets: {found}; give them one token_budget"
         )
     return next(iter(found.values()))
-
-
-def pictured(e: Experiment) -> dict[str, Quantity]:
-    """A picture's file name for each curve, with the first quantity that is read from it."""
-    first: dict[str, Quantity] = {}
-    for q in e.quantities:
-        first.setdefault(q.curve, q)
-    main = e.quantities[0].curve
-    return {
-        f"{e.name}.png" if name == main else f"{e.name}_{name.replace('/', '_')}.png": q
-        for name, q in first.items()
-    }
-
-
-def values(q: Quantity, runs: Sequence[Measured]) -> list[float]:
-    return [run.value(q) for run in runs]
-
-
-def cost(q: Quantity, runs: Sequence[Measured]) -> tuple[str, str, str, str]:
-    """What the curve showed before training; tokens, steps and seconds of a run."""
-    starts = [value for run in runs if (value := run.before(q)) is not None]
-    return (
-        f"{fmean(starts):.2f}" if len(starts) == len(runs) else "",
-        short(fmean(r.tokens for r in runs)),
-        f"{fmean(r.steps for r in runs):.0f}",
-        f"{fmean(r.seconds for r in runs):.0f}",
-    )
-
-
-def take_offs(q: Quantity, runs: Sequence[Measured]) -> str:
-    found = [run.take_off(q) for run in runs]
-    return " ".join("never" if tokens is None else short(tokens) for tokens in found)
-
-
-def mean(q: Quantity, runs: Sequence[Measured]) -> str:
-    return number(fmean(values(q, runs)))
