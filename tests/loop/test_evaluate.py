@@ -87,7 +87,9 @@ def test_further_scores_are_averaged_over_the_trajectories_that_have_them() -> N
 
     broken = replace(scored(0, brief=9.0), status=Status.ENV_ERROR)
     groups = [
-        Group(Task("a"), (scored(0, brief=1.0, kind=0.5), scored(1, brief=0.0), scored(2, brief=0.5))),
+        Group(
+            Task("a"), (scored(0, brief=1.0, kind=0.5), scored(1, brief=0.0), scored(2, brief=0.5))
+        ),
         Group(Task("b"), (broken,)),
     ]
     wanted = {"score/brief": 0.5, "score/kind": 0.5}
