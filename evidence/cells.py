@@ -12,11 +12,12 @@ from evidence.stats import Interval, difference, t_interval
 
 def number(value: float, *, sign: str = "", digits: int = 2) -> str:
     """
-    >>> number(0.825), number(31_250), number(-5_200, sign="+")
-    ('0.82', '31.2k', '-5.2k')
+    >>> number(0.25), number(0.004), number(31_250), number(-5_200, sign="+")
+    ('0.25', '0.004', '31.2k', '-5.2k')
     """
     if abs(value) < 100:
-        return f"{value:{sign}.{digits}f}"
+        is_small = 0 < abs(value) < 0.1
+        return f"{value:{sign}.{3 if is_small else digits}f}"
     return (sign if value > 0 else "") + short(value)
 
 

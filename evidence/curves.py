@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from evidence.measure import Measured, short
 from evidence.plan import Curve, Experiment, Quantity, in_words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+MOST_TOGETHER = 6
+"""Arms that are drawn into one frame; more of them get one each, with the reference arm's mean in grey."""
+COLUMNS = 5
 
 
 def draw(
@@ -18,26 +28,42 @@ def draw(
     path: Path,
 ) -> Path:
     """Writes ``path``, a PNG of the curves that ``quantity`` is read from."""
+    curves = {name: [run.curves[quantity.curve] for run in runs] for name, runs in arms.items()}
+    figure, frames = framed(len(arms))
+    if len(arms) > MOST_TOGETHER:
+        for axes in frames:
+            axes.plot(*mean_curve(curves[experiment.reference]), color="0.6", linewidth=2)
+    for number, (name, axes) in enumerate(zip(curves, frames, strict=True)):
+        draw_arm(axes, in_words(name), curves[name], f"C{number}")
+    figure.suptitle(experiment.name, fontsize="medium")
+    figure.supxlabel("tokens sampled in training", fontsize="medium")
+    figure.supylabel(quantity.axis or quantity.metric, fontsize="medium")
+    figure.savefig(path, format="png", dpi=120, metadata={"Software": None})
+    return path
+
+
+def framed(arms: int) -> tuple[Figure, list[Any]]:
+    """A figure, and the frame of each arm."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for number, (name, runs) in enumerate(arms.items()):
-        color = f"C{number}"
-        curves = [run.curves[quantity.curve] for run in runs]
-        for curve in curves:
-            axes.plot(*zip(*curve, strict=True), color=color, alpha=0.25, linewidth=0.8)
-        axes.plot(*mean_curve(curves), color=color, linewidth=2, label=in_words(name))
-    axes.set(
-        title=experiment.name,
-        xlabel="tokens sampled in training",
-        ylabel=quantity.axis or quantity.metric,
-    )
+    if arms <= MOST_TOGETHER:
+        figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+        return figure, [figure.subplots()] * arms
+    rows = math.ceil(arms / COLUMNS)
+    figure = Figure(figsize=(12, 0.5 + 2.3 * rows), layout="constrained")
+    frames = list(figure.subplots(rows, COLUMNS, sharex=True, sharey=True).flat)
+    for unused in frames[arms:]:
+        unused.remove()
+    return figure, frames[:arms]
+
+
+def draw_arm(axes: Any, label: str, curves: Sequence[Curve], color: str) -> None:
+    for curve in curves:
+        axes.plot(*zip(*curve, strict=True), color=color, alpha=0.25, linewidth=0.8)
+    axes.plot(*mean_curve(curves), color=color, linewidth=2, label=label)
     axes.xaxis.set_major_formatter(lambda x, _: short(max(x, 0)))
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path, format="png", dpi=120, metadata={"Software": None})
-    return path
 
 
 def pictured(e: Experiment) -> dict[str, Quantity]:

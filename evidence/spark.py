@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from random import Random
 
 from kolb.envs.base import SPLITS, Replayable, hashed_split
@@ -137,10 +137,7 @@ class Prompt:
     @classmethod
     def of(cls, task: Task, recheck_share: float) -> Prompt:
         """The task's prompt, drawn from its seed."""
-        rng, split = Random(task.seed), task.tags["split"]
-        is_recheck = split != "test" and rng.random() < recheck_share
-        problem = draw_problem(rng, split)
-        return cls(problem, first_answer(rng, problem.hint) if is_recheck else "")
+        return drawn(task.seed, task.tags["split"], recheck_share)
 
     @property
     def text(self) -> str:
@@ -159,6 +156,14 @@ class Prompt:
         if draw < FORK_WAIT + FORK_JUNK + FORK_FILLER:
             return [*said, rng.choice(FILLERS)]
         return said
+
+
+@lru_cache(maxsize=4096)  # a task is attempted many times
+def drawn(seed: int, split: str, recheck_share: float) -> Prompt:
+    rng = Random(seed)
+    is_recheck = split != "test" and rng.random() < recheck_share
+    problem = draw_problem(rng, split)
+    return Prompt(problem, first_answer(rng, problem.hint) if is_recheck else "")
 
 
 def draw_problem(rng: Random, split: str) -> Problem:

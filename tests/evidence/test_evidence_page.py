@@ -16,7 +16,8 @@ from evidence_toys import (
     toy_quantity,
 )
 
-from evidence.curves import mean_curve
+from evidence.cells import number
+from evidence.curves import framed, mean_curve
 from evidence.measure import measure
 from evidence.plan import Arm, Claim, ExtraSet
 from evidence.write import Page
@@ -206,6 +207,22 @@ def test_the_mean_curve_is_drawn_between_evaluations_as_far_as_all_seeds_go(tmp_
     xs, ys = mean_curve([run.curves["success"] for run in runs])
     assert xs == [0, 500, 1000]
     assert ys == pytest.approx([0.0, (0.5 + 0.2) / 2, (1.0 + 0.4) / 2])
+
+
+def test_up_to_six_arms_share_a_frame_and_more_have_one_each() -> None:
+    _, few = framed(6)
+    assert len(few) == 6
+    assert len({id(axes) for axes in few}) == 1
+    figure, many = framed(7)
+    assert len({id(axes) for axes in many}) == 7
+    assert figure.axes == many, "what is left of the grid is taken away"
+
+
+def test_small_numbers_keep_three_digits_and_large_ones_are_shortened() -> None:
+    said = [number(v) for v in (0.0, 0.017, -0.05, 0.5, 99.994, 100.0, 31_250.0)]
+    assert said == ["0.00", "0.017", "-0.050", "0.50", "99.99", "100", "31.2k"]
+    assert number(5_200.0, sign="+") == "+5.2k"
+    assert number(-5_200.0, sign="+") == "-5.2k"
 
 
 def test_fewer_than_five_seeds_more_than_21_and_unknown_arms_are_refused() -> None:
