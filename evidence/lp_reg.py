@@ -59,7 +59,8 @@ def term(use: str, **options: float | str) -> str:
 
 def lp_reg(name: str, **changes: float | str) -> Arm:
     """Thresholds that suit a vocabulary of 83 words: the paper's rho of 1% holds nothing but noise here."""
-    options = {"kappa": 0.01, "rho": 0.15, "beta": 1.0, "gate_scope": "batch"} | changes
+    threshold = {} if "tau" in changes else {"kappa": 0.01}
+    options = {**threshold, "rho": 0.15, "beta": 1.0, "gate_scope": "batch", **changes}
     return Arm(name, (*UNCLIPPED, term("lp_reg", **options)))
 
 

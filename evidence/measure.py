@@ -63,6 +63,7 @@ class Measured:
 
 
 def values(q: Quantity, runs: Sequence[Measured]) -> list[float]:
+    """One for each run, in their order."""
     return [run.value(q) for run in runs]
 
 
