@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 
 from evidence.main import main
-from evidence.plan import Arm, Claim, Evidence, Experiment, ExtraSet, Sets
+from evidence.plan import Arm, Claim, Evidence, Experiment, ExtraSet, Quantity, Sets
 from kolb.envs.grid_lessons import held_out_symbols
 from kolb.types import derive_seed
 
@@ -50,17 +50,17 @@ def paper_boards(game: str) -> ExtraSet:
 def experiment(game: str, title: str) -> Experiment:
     """One game: every arm on its recipe, ERL against each of the others."""
     name = f"erl_{game}"
+    claims = (
+        Claim(name, "erl", "rlvr"),
+        *(Claim(f"{name}_{arm.name}", "erl", arm.name) for arm in ARMS[2:]),
+    )
     return Experiment(
         name=name,
         recipe=HERE / f"{name}.toml",
         about=f"{title} with hidden rules: nothing says what the letters on the board mean, and each seed has letters "
         "of its own, which the base model was not taught with. All arms start from the same base model.",
-        metric="first-attempt success, held-out boards",
         arms=ARMS,
-        claims=(
-            Claim(name, "erl", "rlvr"),
-            *(Claim(f"{name}_{arm.name}", "erl", arm.name) for arm in ARMS[2:]),
-        ),
+        quantities=(Quantity("first-attempt success, held-out boards", claims),),
         extras=(paper_boards(game),),
         of_seed=lambda seed: world(game, seed),
     )

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from evidence.plan import Arm, Evidence, Experiment
-from evidence.run import ROOT, Job, extra_job, keep_extra, run_all, training_job
+from evidence.run import ROOT, Job, base_job, extra_job, keep_extra, run_all, training_job
 from evidence.write import Page, summary
 from kolb.errors import KolbError, at_least
 
@@ -84,6 +84,9 @@ def carry_out(evidence: Evidence, asked: argparse.Namespace) -> int:
     for file in sorted({x.needs for e, _, _ in cells for x in e.extras if x.needs}):
         if not (data / file).exists():
             print(f"left out: an evaluation on {data / file}, which is not there (KOLB_DATA)")
+    failed = follow(base_jobs(evidence, cells, asked.runs), asked.jobs)
+    if failed:
+        return told(failed)
     jobs = [job for e, a, s in cells if (job := training_job(e, a, s, asked.runs))]
     failed = follow(jobs, asked.jobs)
     extras = {
@@ -94,9 +97,21 @@ def carry_out(evidence: Evidence, asked: argparse.Namespace) -> int:
     }
     failed += follow(list(extras), asked.jobs, lambda job: keep_extra(job, extras[job], data))
     conclude(evidence, asked, failed)
+    return told(failed)
+
+
+def told(failed: Sequence[Job]) -> int:
+    """Says what failed; the exit code."""
     for job in failed:
         print(f"\nFAILED: {job.label}, whose log {job.log} ends with\n{job.tail()}")
     return 1 if failed else 0
+
+
+def base_jobs(evidence: Evidence, cells: Sequence[Cell], root: Path) -> list[Job]:
+    """What builds the bases that ``cells`` start from and that are not there."""
+    sets = " ".join(text for e, a, s in cells for text in e.sets(a, s))
+    wanted = [base for base in evidence.bases if f"{{bases}}/{base.name}/" in sets]
+    return [job for base in wanted if (job := base_job(base, root))]
 
 
 def conclude(evidence: Evidence, asked: argparse.Namespace, failed: Sequence[Job]) -> None:

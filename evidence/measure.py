@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from evidence.plan import Arm, Experiment, ExtraSet
+from evidence.plan import Arm, Base, Curve, Experiment, ExtraSet, Quantity
 from kolb.errors import RunDirectoryError
 from kolb.evaluate import share_solved
 from kolb.runs.directory import RunDirectory
@@ -19,21 +19,26 @@ TAKE_OFF = 0.5
 
 @dataclass(frozen=True)
 class Measured:
-    """``curve``: (tokens sampled in training, value) of each evaluation. ``seconds`` are without evaluations.
+    """``curves`` are by evaluation metric. ``seconds`` are without evaluations.
 
     ``extras``: success by set, then by tag value; ``""`` is the whole set.
     """
 
-    curve: tuple[tuple[int, float], ...]
+    curves: Mapping[str, Curve]
     tokens: int
+    steps: int
     seconds: float
     recipe: Mapping[str, Any]
     environment: Mapping[str, Any]
     extras: Mapping[str, Mapping[str, float]]
 
-    @property
-    def final(self) -> float:
-        return self.curve[-1][1]
+    def value(self, quantity: Quantity) -> float:
+        return quantity.read(self.curves[quantity.curve])
+
+    def before(self, quantity: Quantity) -> float | None:
+        """What the curve shows before the first step; None where it begins later."""
+        tokens, value = self.curves[quantity.curve][0]
+        return None if tokens else value
 
     @property
     def stage(self) -> Mapping[str, Any]:
@@ -51,19 +56,24 @@ class Measured:
             )
         return f"{short(tokens)} generated tokens" if tokens else f"{steps} steps"
 
-    @property
-    def take_off(self) -> int | None:
+    def take_off(self, quantity: Quantity) -> int | None:
         """Tokens at the first evaluation of at least ``TAKE_OFF``."""
-        return next((tokens for tokens, value in self.curve if value >= TAKE_OFF), None)
+        curve = self.curves[quantity.curve]
+        return next((tokens for tokens, value in curve if value >= TAKE_OFF), None)
+
+
+def values(q: Quantity, runs: Sequence[Measured]) -> list[float]:
+    """One for each run, in their order."""
+    return [run.value(q) for run in runs]
 
 
 def short(count: float) -> str:
     """
-    >>> short(250_000), short(2_000_000), short(999)
-    ('250k', '2M', '999')
+    >>> short(250_000), short(2_000_000), short(999), short(-2500)
+    ('250k', '2M', '999', '-2.5k')
     """
     for unit, name in ((1e6, "M"), (1e3, "k")):
-        if count >= unit:
+        if abs(count) >= unit:
             return f"{count / unit:.3g}{name}"
     return f"{count:.0f}"
 
@@ -89,8 +99,9 @@ def measure(experiment: Experiment, arm: Arm, seed: int, root: Path) -> Measured
         e.name: read_extra(experiment.extra_file(root, arm, seed, e), e) for e in experiment.extras
     }
     return Measured(
-        curve=curve_of(lines, experiment.quantity, path),
+        curves={q.curve: curve_of(lines, q.curve, path) for q in experiment.quantities},
         tokens=lines[-1]["tokens/stage"],
+        steps=len(lines),
         seconds=sum(line["time/step_s"] - line.get("time/evaluate_s", 0.0) for line in lines),
         recipe=recipe,
         environment=run.environment(),
@@ -98,22 +109,30 @@ def measure(experiment: Experiment, arm: Arm, seed: int, root: Path) -> Measured
     )
 
 
-def curve_of(
-    lines: list[dict[str, Any]], quantity: str, path: Path
-) -> tuple[tuple[int, float], ...]:
-    """(tokens sampled in training, value) of every evaluation of a stage, that before its first step included."""
-    start = lines[0].get(f"eval_start/{quantity}")
+def curve_of(lines: list[dict[str, Any]], metric: str, path: Path) -> Curve:
+    """Of a stage's evaluations, that before its first step included."""
+    start = lines[0].get(f"eval_start/{metric}")
     points = [(0, start)] if start is not None else []
     points += [
         (line["tokens/stage"], value)
         for line in lines
-        if (value := line.get(f"eval/{quantity}")) is not None
+        if (value := line.get(f"eval/{metric}")) is not None
     ]
-    if lines[-1].get(f"eval/{quantity}") is None:
+    if lines[-1].get(f"eval/{metric}") is None:
         raise RunDirectoryError(
-            f"{path} has no eval/{quantity} at its end; its last stage needs a [stages.evaluation]"
+            f"{path} has no eval/{metric} at its end; its last stage needs a [stages.evaluation]"
         )
     return tuple(points)
+
+
+def is_built(base: Base, root: Path) -> bool:
+    return (base.folder(root) / "model").is_dir()
+
+
+def of_base(base: Base, root: Path) -> dict[str, float]:
+    """The last evaluation of a base that is built, by metric: ``score/wait``."""
+    last_line = RunDirectory.open(base.folder(root) / "run").metrics()[-1]
+    return {n.removeprefix("eval/"): v for n, v in last_line.items() if n.startswith("eval/")}
 
 
 def read_extra(file: Path, extra: ExtraSet) -> Mapping[str, Any] | None:

@@ -1,12 +1,12 @@
-"""What is measured: an Evidence holds Experiments, an Experiment compares Arms and makes Claims.
+"""What is measured: an Evidence holds Experiments, an Experiment compares Arms by Quantities and makes Claims.
 
 An arm is a recipe with some keys changed. Every arm meets the same seeds, and a seed may change the world as
-well as the run (other symbols, other boards), so that arms are compared seed by seed.
+well as the run (other symbols, other boards, another base), so that arms are compared seed by seed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,12 @@ from kolb.errors import RecipeError, nearest
 Sets = tuple[str, ...]
 """Changes to a recipe as ``--set`` takes them: ``"stages.rl.steps=2"``."""
 
+Curve = Sequence[tuple[int, float]]
+"""(tokens sampled in training, value) of every evaluation of a run, in order."""
+
 FEWEST_SEEDS = 5
+BASES = "bases"
+"""The folder of the bases, among the runs."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,50 @@ class Claim:
     id: str
     better: str
     worse: str
+
+
+def placed(sets: Sets, root: Path) -> Sets:
+    """``sets`` with the folder of the bases filled in, for runs that live in ``root``."""
+    return tuple(text.replace("{bases}", str((root / BASES).resolve())) for text in sets)
+
+
+def last(curve: Curve) -> float:
+    """The value at the end of the run."""
+    return curve[-1][1]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What a run is worth, in one number, and what is claimed about it.
+
+    ``read`` takes it from the curve of an evaluation metric (``eval/success``: ``curve = "success"``). ``metric`` says
+    in words what it is, and ``axis`` what the curve shows, where that is something else. The first claim
+    is the main one: it is published with every arm.
+    """
+
+    metric: str
+    claims: tuple[Claim, ...] = ()
+    curve: str = "success"
+    read: Callable[[Curve], float] = last
+    higher_is_better: bool = True
+    axis: str = ""
+
+
+@dataclass(frozen=True)
+class Base:
+    """A model that runs start from, built where it is missing, by ``python -m MODULE FOLDER SETS``.
+
+    That leaves the run of ``recipe``, changed by ``sets``, in ``FOLDER/run`` and, last of all, a model in ``FOLDER/model``.
+    ``{bases}`` in the sets of bases and arms is the folder that holds a folder of each name.
+    """
+
+    name: str
+    module: str
+    recipe: Path
+    sets: Sets
+
+    def folder(self, root: Path) -> Path:
+        return root / BASES / self.name
 
 
 @dataclass(frozen=True)
@@ -74,34 +123,38 @@ def no_sets(seed: int) -> Sets:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Arms on one recipe. ``of_seed`` gives what a seed changes beside the run's seed.
-
-    The first claim is the main one: it is published with every arm. ``quantity`` names the evaluation metric
-    that is compared (``eval/success``); ``metric`` and ``about`` say in words what it is and what was done.
-    """
+    """Arms on one recipe, compared by ``quantities``, the main one first. ``about`` says what was done, and ``of_seed``
+    gives what a seed changes beside the run's seed."""
 
     name: str
     recipe: Path
     about: str
-    metric: str
     arms: tuple[Arm, ...]
-    claims: tuple[Claim, ...]
+    quantities: tuple[Quantity, ...]
     extras: tuple[ExtraSet, ...] = ()
     of_seed: Callable[[int], Sets] = no_sets
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    quantity: str = "success"
-    higher_is_better: bool = True
 
     def __post_init__(self) -> None:
         known = [arm.name for arm in self.arms]
         for name in (n for claim in self.claims for n in (claim.better, claim.worse)):
             if name not in known:
                 raise RecipeError(f"{self.name}: a claim names arm {name!r}{nearest(name, known)}")
-        if not self.claims or not FEWEST_SEEDS <= len(self.seeds) <= MOST_VALUES:
+        is_first_claimed = self.quantities and self.quantities[0].claims
+        if not is_first_claimed or not FEWEST_SEEDS <= len(self.seeds) <= MOST_VALUES:
             raise RecipeError(
                 f"{self.name}: {len(self.claims)} claims, {len(self.seeds)} seeds; expected at least one claim "
-                f"and {FEWEST_SEEDS} to {MOST_VALUES} seeds"
+                f"about the first quantity and {FEWEST_SEEDS} to {MOST_VALUES} seeds"
             )
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        return tuple(claim for quantity in self.quantities for claim in quantity.claims)
+
+    @property
+    def reference(self) -> str:
+        """The arm that the others are compared with: the one that is expected to be best."""
+        return self.quantities[0].claims[0].better
 
     def sets(self, arm: Arm, seed: int) -> Sets:
         return (*arm.sets, *self.of_seed(seed), f"seed={seed}")
@@ -122,6 +175,7 @@ class Experiment:
 class Evidence:
     """All that one page of evidence rests on. ``paper`` is the paper's own table, rows of numbers by arm, and
     ``source`` says where it stands. ``notes`` is a file written by hand; it is put into the page as it is.
+    ``bases`` are built before the first run.
     """
 
     name: str
@@ -131,7 +185,8 @@ class Evidence:
     paper: Mapping[str, Mapping[str, float]]
     experiments: tuple[Experiment, ...]
     notes: Path
+    bases: tuple[Base, ...] = ()
 
     @property
     def command(self) -> str:
-        return f"make evidence-{self.name}"
+        return f"make evidence-{self.name.replace('_', '-')}"

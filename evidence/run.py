@@ -18,8 +18,8 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from evidence.measure import is_finished, read_extra
-from evidence.plan import Arm, Experiment, ExtraSet, Sets
+from evidence.measure import is_built, is_finished, read_extra
+from evidence.plan import BASES, Arm, Base, Experiment, ExtraSet, Sets, placed
 from kolb import recipe as recipes
 from kolb.cli.opened import read_source
 from kolb.errors import RunDirectoryError
@@ -31,16 +31,19 @@ ROOT = Path(__file__).parents[1]
 POLL_S = 0.2
 GRACE_S = 20.0
 TAIL_LINES = 15
+WAY_OUT = "move it away or delete it, and it is run again"
 
 
 @dataclass(frozen=True)
 class Job:
-    """One ``kolb`` command; ``log`` takes what it prints. ``weights``: the files that a new run starts from."""
+    """One ``kolb`` command, or one of another ``module``; ``log`` takes what it prints. ``weights``: the files that a
+    new run starts from."""
 
     label: str
     words: tuple[str, ...]
     log: Path
     weights: tuple[Path, ...] = ()
+    module: str = "kolb"
 
     def start(self) -> subprocess.Popen[bytes]:
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +53,7 @@ class Job:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
         with open(self.log, "wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "kolb", *self.words],
+                [sys.executable, "-m", self.module, *self.words],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment,
             )  # fmt: skip
 
@@ -65,25 +68,40 @@ def options(sets: Sets) -> tuple[str, ...]:
 
 def training_job(experiment: Experiment, arm: Arm, seed: int, root: Path) -> Job | None:
     """What is left to do for this arm and seed; None when its run is finished."""
-    path, sets = experiment.folder(root, arm, seed), experiment.sets(arm, seed)
+    path, sets = experiment.folder(root, arm, seed), placed(experiment.sets(arm, seed), root)
     wanted = recipes.load(experiment.recipe, sets)
     label, log, weights = experiment.label(arm, seed), path.with_suffix(".log"), weights_of(wanted)
     if not (path / "env.json").exists():
         words = ("run", str(experiment.recipe), *options(sets), "--out", str(path), "--quiet")
         return Job(label, words, log, weights)
     run = RunDirectory.open(path)
-    way_out = "move it away or delete it, and it is run again"
-    if recipes.parse(run.recipe()).resolved != wanted.resolved:
-        raise RunDirectoryError(
-            f"{path} is a run of another recipe than {experiment.recipe} with {' '.join(sets)} is now; {way_out}"
-        )
+    check_recipe(run, wanted, f"{experiment.recipe} with {' '.join(sets)}")
     began = path.with_suffix(".weights")
     if (began.read_text() if began.exists() else "") != digest(weights):
         names = ", ".join(map(str, weights)) or "none on disk"
         raise RunDirectoryError(
-            f"{path} began from other weights than are now in {names}; {way_out}"
+            f"{path} began from other weights than are now in {names}; {WAY_OUT}"
         )
     return None if is_finished(run) else Job(label, ("run", "--resume", str(path), "--quiet"), log)
+
+
+def check_recipe(run: RunDirectory, wanted: Recipe, described: str) -> None:
+    """RunDirectoryError where ``run`` is of another recipe than ``wanted``."""
+    if recipes.parse(run.recipe()).resolved != wanted.resolved:
+        raise RunDirectoryError(
+            f"{run.path} is a run of another recipe than {described} is now; {WAY_OUT}"
+        )
+
+
+def base_job(base: Base, root: Path) -> Job | None:
+    """What builds ``base``; None when it is there."""
+    folder, sets = base.folder(root), placed(base.sets, root)
+    if not is_built(base, root):
+        words, log = (str(folder), *sets), folder.with_suffix(".log")
+        return Job(f"{BASES}/{base.name}", words, log, module=base.module)
+    run = RunDirectory.open(folder / "run")
+    check_recipe(run, recipes.load(base.recipe, sets), f"{base.recipe} with {' '.join(sets)}")
+    return None
 
 
 def weights_of(recipe: Recipe) -> tuple[Path, ...]:

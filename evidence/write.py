@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from evidence.curves import draw
-from evidence.measure import Measured, measure, short
-from evidence.plan import Claim, Evidence, Experiment, ExtraSet, in_words
-from evidence.stats import difference, holds, t_interval
+from evidence.cells import compared, cost, header, line, mean, number, take_offs, with_interval
+from evidence.curves import draw, pictured
+from evidence.measure import Measured, is_built, measure, of_base, values
+from evidence.plan import Claim, Evidence, Experiment, ExtraSet, Quantity, in_words, last
+from evidence.stats import holds, t_interval
 from kolb.errors import KolbError
 
 Arms = Mapping[str, Sequence[Measured]]
@@ -21,20 +22,22 @@ Arms = Mapping[str, Sequence[Measured]]
 HOW = """\
 One value per seed; every arm has the same seeds, and a seed is the same world in every arm. Means are over seeds, with the
 95% interval that Student's t gives (it is not cut at 0 or 1). A claim *holds* when the 95% percentile bootstrap interval of
-the paired difference (10,000 resamples of the seeds) excludes 0 on the expected side. Over so few seeds that interval is
+the paired difference (10,000 resamples of the seeds) excludes 0 on the expected side. Over few seeds that interval is
 too narrow; the t interval of the same differences stands beside it and is the more careful one. Tokens are all that was
-sampled in training (first attempts, reflections, second attempts, thrown-away tries), without evaluations; a run ends with
-the step that reaches the budget, so it may spend up to one step more. Seconds are by the clock, without evaluations, on
-a machine that other runs shared. Take-off: tokens at the first evaluation of at least 0.5."""
+sampled in training, thrown-away tries included, without evaluations; a run ends with the step that reaches the budget, so it
+may spend up to one step more. Seconds are by the clock, without evaluations, on a machine that other runs shared. Take-off:
+tokens at the first evaluation of at least 0.5. What is said to be read between evaluations is read off straight lines between them."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """An Evidence with what its finished runs show. ``missing`` are the runs that are not finished."""
+    """An Evidence with what its finished runs show. ``missing`` are the runs that are not finished. ``bases``: the
+    last evaluation of each base, by metric."""
 
     evidence: Evidence
     results: Mapping[str, Arms]
     missing: tuple[str, ...]
+    bases: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, evidence: Evidence, root: Path) -> Page:
@@ -49,7 +52,8 @@ class Page:
                         missing.append(e.label(arm, seed))
                     else:
                         runs.append(found)
-        return cls(evidence, results, tuple(missing))
+        bases = {b.name: of_base(b, root) for b in evidence.bases if is_built(b, root)}
+        return cls(evidence, results, tuple(missing), bases)
 
     def write(self, docs: Path) -> list[Path]:
         """NAME.json, NAME.md and a picture per experiment, in ``docs``."""
@@ -58,14 +62,16 @@ class Page:
         numbers.write_text(json.dumps(self.numbers(), indent=1) + "\n", encoding="utf-8")
         page.write_text("\n".join(self.lines()) + "\n", encoding="utf-8")
         pictures = [
-            draw(e, self.results[e.name], docs / f"{e.name}.png") for e in self.evidence.experiments
+            draw(e, quantity, self.results[e.name], docs / name)
+            for e in self.evidence.experiments
+            for name, quantity in pictured(e).items()
         ]
         return [page, numbers, *pictures]
 
     # ------------------------------------------------------------------------------------- numbers
 
     def numbers(self) -> dict[str, Any]:
-        claims = [self.claim(e, c) for e in self.evidence.experiments for c in e.claims]
+        claims = [self.claim(*each) for each in self.claims()]
         return {
             "commit": ", ".join(self.said("commit")),
             "command": self.evidence.command,
@@ -73,24 +79,29 @@ class Page:
             "claims": claims,
         }
 
-    def claim(self, e: Experiment, claim: Claim) -> dict[str, Any]:
-        """One claim as JSON data; the main one, which is the first, has every arm."""
+    def claims(self) -> Iterator[tuple[Experiment, Quantity, Claim]]:
+        for e in self.evidence.experiments:
+            for quantity in e.quantities:
+                yield from ((e, quantity, claim) for claim in quantity.claims)
+
+    def claim(self, e: Experiment, q: Quantity, claim: Claim) -> dict[str, Any]:
+        """One claim as JSON data; the main one about a quantity, which is the first, has every arm."""
         arms = self.results[e.name]
-        shown = arms if claim is e.claims[0] else (claim.better, claim.worse)
+        shown = arms if claim is q.claims[0] else (claim.better, claim.worse)
         return {
             "id": claim.id,
-            "metric": e.metric,
+            "metric": q.metric,
             "budget": budget(e, arms),
-            "higher_is_better": e.higher_is_better,
-            "arms": {arm: [round(r.final, 6) for r in arms[arm]] for arm in shown},
+            "higher_is_better": q.higher_is_better,
+            "arms": {arm: [round(v, 6) for v in values(q, arms[arm])] for arm in shown},
             "tokens": {arm: [r.tokens for r in arms[arm]] for arm in shown},
-            "expected": f"{claim.better} {'>' if e.higher_is_better else '<'} {claim.worse}",
-            "holds": self.holds(e, claim),
+            "expected": f"{claim.better} {'>' if q.higher_is_better else '<'} {claim.worse}",
+            "holds": self.holds(e, q, claim),
         }
 
-    def holds(self, e: Experiment, claim: Claim) -> bool:
-        better, worse = (finals(self.results[e.name][a]) for a in (claim.better, claim.worse))
-        return holds(better, worse, higher_is_better=e.higher_is_better)
+    def holds(self, e: Experiment, q: Quantity, claim: Claim) -> bool:
+        better, worse = (values(q, self.results[e.name][a]) for a in (claim.better, claim.worse))
+        return holds(better, worse, higher_is_better=q.higher_is_better)
 
     def said(self, key: str) -> list[str]:
         """What the runs say about themselves under ``key``, each once."""
@@ -111,6 +122,7 @@ class Page:
         yield f"{evidence.about}\n"
         yield f"Commit {', '.join(self.said('commit'))}; {self.machine}; runs of {days[0]} to {days[-1]}.\n"
         yield from self.beside_the_paper()
+        yield from self.of_bases()
         for e in evidence.experiments:
             yield from self.section(e)
         yield from self.failures()
@@ -126,7 +138,23 @@ class Page:
             yield line(f"paper: {label}", *cells)
         for e in evidence.experiments:
             arms = self.results[e.name]
-            yield line(f"ours: {e.name}", *(mean(arms[n]) if n in arms else "" for n in names))
+            for q in e.quantities:
+                label = f"ours: {e.name}" + (f", {q.metric}" if len(e.quantities) > 1 else "")
+                yield line(label, *(mean(q, arms[n]) if n in arms else "" for n in names))
+        yield ""
+
+    def of_bases(self) -> Iterator[str]:
+        """What the runs start from, as their own runs measured it in the end."""
+        if not self.bases:
+            return
+        yield "## The bases\n"
+        names = [name for name in next(iter(self.bases.values())) if name.startswith("score/")]
+        yield from header(
+            "base", "changes to its recipe", *(n.removeprefix("score/") for n in names)
+        )
+        for base in self.evidence.bases:
+            sets = " ".join(f"`{text}`" for text in base.sets if "{" not in text)
+            yield line(base.name, sets, *(f"{self.bases[base.name][n]:.3f}" for n in names))
         yield ""
 
     def section(self, e: Experiment) -> Iterator[str]:
@@ -135,41 +163,47 @@ class Page:
         spec = stage["evaluation"]
         yield f"## {e.name}\n\n{e.about}\n"
         yield (
-            f"Measured: {e.metric}; {spec['episodes'] or 'all'} tasks of split `{spec['split']}`, {spec['samples']} "
+            f"Measured: {e.quantities[0].metric}; {spec['episodes'] or 'all'} tasks of split `{spec['split']}`, {spec['samples']} "
             f"attempts each. Budget: {budget(e, arms)}. Recipe: `{e.recipe.parent.name}/{e.recipe.name}`.\n"
         )
-        yield from self.table(e)
-        yield f"\n![Learning curves of {e.name}]({e.name}.png)\n"
-        for claim in e.claims:
-            data = self.claim(e, claim)
-            yield f"- `{claim.id}`: {data['expected']} {'**holds**' if data['holds'] else '**does not hold**'}{self.apart(e, claim)}"
+        yield from self.table(e, e.quantities[0])
+        for q in e.quantities[1:]:
+            yield f"\nMeasured: {q.metric}.\n"
+            yield from self.table(e, q)
+        yield ""
+        for name, q in pictured(e).items():
+            yield f"![Curves of {e.name}: {q.axis or q.metric}]({name})\n"
+        for q in e.quantities:
+            for claim in q.claims:
+                data = self.claim(e, q, claim)
+                yield f"- `{claim.id}`: {data['expected']} {'**holds**' if data['holds'] else '**does not hold**'}{self.apart(e, q, claim)}"
         yield ""
         for extra in e.extras:
             yield from self.extra(e, extra)
 
-    def table(self, e: Experiment) -> Iterator[str]:
-        arms, reference = self.results[e.name], e.claims[0].better
-        yield from header(
-            "arm", "mean (95%)", "each seed", "before", "tokens", "seconds", "take-off",
-            f"minus {in_words(reference)}: bootstrap; t",
-        )  # fmt: skip
+    def table(self, e: Experiment, q: Quantity) -> Iterator[str]:
+        """A row for each arm; what it cost stands beside the main quantity, take-off where the curve's end counts."""
+        arms, is_main, is_end = self.results[e.name], q is e.quantities[0], q.read is last
+        against = f"minus {in_words(e.reference)}: bootstrap; t"
+        costs = ("before", "tokens", "steps", "seconds") if is_main else ()
+        take_off = ("take-off",) if is_main and is_end else ()
+        yield from header("arm", "mean (95%)", "each seed", *costs, *take_off, against)
         for name, runs in arms.items():
-            against = "" if name == reference else compared(finals(runs), finals(arms[reference]))
+            found = values(q, runs)
+            difference = compared(found, values(q, arms[e.reference]))
             yield line(
                 in_words(name),
-                with_interval(finals(runs)),
-                " ".join(f"{v:.2f}" for v in finals(runs)),
-                f"{fmean(r.curve[0][1] for r in runs):.2f}" if starts(runs) else "",
-                short(fmean(r.tokens for r in runs)),
-                f"{fmean(r.seconds for r in runs):.0f}",
-                " ".join("never" if r.take_off is None else short(r.take_off) for r in runs),
-                against,
+                with_interval(found),
+                " ".join(map(number, found)),
+                *(cost(q, runs) if costs else ()),
+                *([take_offs(q, runs)] if take_off else ()),
+                "" if name == e.reference else difference,
             )
 
-    def apart(self, e: Experiment, claim: Claim) -> str:
+    def apart(self, e: Experiment, q: Quantity, claim: Claim) -> str:
         """Whether the two arms' own intervals touch."""
         one, other = (
-            t_interval(finals(self.results[e.name][a])) for a in (claim.better, claim.worse)
+            t_interval(values(q, self.results[e.name][a])) for a in (claim.better, claim.worse)
         )
         do_touch = max(one[0], other[0]) <= min(one[1], other[1])
         return f"; the arms' own intervals {'touch' if do_touch else 'do not touch'}"
@@ -191,8 +225,7 @@ class Page:
 
     def failures(self) -> Iterator[str]:
         yield "## What did not reproduce\n"
-        claims = [(e, c) for e in self.evidence.experiments for c in e.claims]
-        false = [self.claim(e, c) for e, c in claims if not self.holds(e, c)]
+        false = [self.claim(*each) for each in self.claims() if not self.holds(*each)]
         for claim in false:
             yield f"- `{claim['id']}`: expected {claim['expected']}; the bootstrap interval of the difference does not exclude 0 on that side."
         if not false:
@@ -202,10 +235,12 @@ class Page:
 
 def summary(page: Page) -> Iterator[str]:
     """What is there so far, for the terminal."""
-    for experiment, arms in page.results.items():
-        for name, runs in arms.items():
-            values = " ".join(f"{r.final:.2f}" for r in runs) or "none finished"
-            yield f"{experiment}/{name}: {values}"
+    for e in page.evidence.experiments:
+        for q in e.quantities:
+            yield f"{e.name}: {q.metric}"
+            for name, runs in page.results[e.name].items():
+                found = " ".join(map(number, values(q, runs))) or "none finished"
+                yield f"  {name}: {found}"
 
 
 def budget(e: Experiment, arms: Arms) -> str:
@@ -216,34 +251,3 @@ def budget(e: Experiment, arms: Arms) -> str:
             f"{e.name}: the arms have different budgets: {found}; give them one token_budget"
         )
     return next(iter(found.values()))
-
-
-def finals(runs: Sequence[Measured]) -> list[float]:
-    return [run.final for run in runs]
-
-
-def starts(runs: Sequence[Measured]) -> bool:
-    return all(run.curve[0][0] == 0 for run in runs)
-
-
-def mean(runs: Sequence[Measured]) -> str:
-    return f"{fmean(finals(runs)):.2f}"
-
-
-def with_interval(values: Sequence[float]) -> str:
-    low, high = t_interval(values)
-    return f"{fmean(values):.3f} ({low:.3f} to {high:.3f})"
-
-
-def compared(one: Sequence[float], other: Sequence[float]) -> str:
-    d = difference(one, other)
-    (low, high), (t_low, t_high) = d.bootstrap, d.t
-    return f"{d.mean:+.3f} ({low:+.3f} to {high:+.3f}; {t_low:+.3f} to {t_high:+.3f})"
-
-
-def line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def header(*titles: str) -> list[str]:
-    return [line(*titles), f"|{'---|' * len(titles)}"]

@@ -15,7 +15,7 @@ from random import Random
 
 import numpy as np
 
-from kolb.credit.group_stats import SUCCESS_AT, failure_metrics
+from kolb.credit.group_stats import SUCCESS_AT, failure_metrics, score_metrics
 from kolb.engines.base import Sampler
 from kolb.errors import RecipeError
 from kolb.stage import Evaluation, Stage
@@ -85,8 +85,10 @@ class EvaluationResult:
             metrics |= {f"{area}/mean": self.mean, f"{area}/success": self.success}
             metrics |= {f"{area}/low": self.interval[0], f"{area}/high": self.interval[1]}
         metrics |= {f"{area}/pass@{k}": value for k, value in self.pass_at.items()}
-        errors = failure_metrics(self.groups)
-        return metrics | {f"{area}/{name}": count for name, count in errors.items() if count}
+        errors = {name: count for name, count in failure_metrics(self.groups).items() if count}
+        return metrics | {
+            f"{area}/{name}": value for name, value in (score_metrics(self.groups) | errors).items()
+        }
 
 
 def choose_tasks(stage: Stage, spec: Evaluation) -> list[Task]:

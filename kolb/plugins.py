@@ -43,7 +43,9 @@ def load(use: str, package: str, attribute: str) -> Any:
 
 def load_builtin(name: str, package: str) -> ModuleType:
     found = pkgutil.iter_modules(importlib.import_module(package).__path__)
-    known = [m.name for m in found if not m.ispkg and m.name not in ("base", "checker", "selection")]
+    known = [
+        m.name for m in found if not m.ispkg and m.name not in ("base", "checker", "selection")
+    ]
     if name not in known:
         raise RecipeError(
             f"no {package}.{name}{nearest(name, known)} (yours: a dotted name or a file.py)"

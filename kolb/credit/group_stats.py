@@ -62,7 +62,17 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
         metrics["episodes/tokens"] = statistics.fmean(
             sum(t.sampled_tokens for t in ts) for ts in trajectories
         )
-    return metrics | failure_metrics(groups)
+    return metrics | score_metrics(groups) | failure_metrics(groups)
+
+
+def score_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """``score/NAME`` for every named score beside ``reward``: its mean over the trajectories of the usable groups
+    that have it."""
+    found: dict[str, list[float]] = {}
+    for t in (t for g in groups if g.usable for e in g.episodes for t in e.trajectories):
+        for name, value in t.scores.items():
+            found.setdefault(name, []).append(value)
+    return {f"score/{n}": statistics.fmean(v) for n, v in sorted(found.items()) if n != "reward"}
 
 
 def failure_metrics(groups: Sequence[Group]) -> dict[str, float]:

@@ -297,7 +297,11 @@ def test_the_guide_lists_every_variant_of_a_method_with_what_it_sets(method: Any
 
 
 def test_the_guide_names_every_term_by_its_short_name() -> None:
-    modules = {p.stem for p in (ROOT / "kolb" / "terms").glob("*.py")} - {"__init__", "base", "selection"}
+    modules = {p.stem for p in (ROOT / "kolb" / "terms").glob("*.py")} - {
+        "__init__",
+        "base",
+        "selection",
+    }
     for name in modules:
         assert plugins.load(name, "kolb.terms", "TERM") is TABLES[f'use = "{name}"']
 
@@ -357,15 +361,16 @@ method = "grpo"
 steps = 1
 terms = ["entropy_advantage"]
 """
-ONLY_SOMETIMES = {"eval/errors/BOUNDARY", "entropy/mean"}
-"""Of the glossary: what needs an evaluation in which something breaks, or an engine with a distribution (the
-scripted one has none)."""
+ONLY_SOMETIMES = {"eval/errors/BOUNDARY", "entropy/mean", "score/NAME", "eval/score/NAME"}
+"""Of the glossary: what needs an evaluation in which something breaks, an engine with a distribution (the
+scripted one has none), or an environment that gives scores beside the reward."""
 
 PLACEHOLDERS = {
     "POLICY": "agent",
     "TERM": "(policy_gradient|cross_entropy|kl_to_reference|entropy|lp_reg)",
     "STREAM": "(policy|imitation)",
     "K": r"\d+",
+    "NAME": r"\w+",
     "BOUNDARY": "(environment|reward|sampler|deadline)",
 }
 

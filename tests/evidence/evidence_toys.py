@@ -7,10 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from evidence.plan import Arm, Claim, Evidence, Experiment, ExtraSet
+from evidence.plan import Arm, Claim, Evidence, Experiment, ExtraSet, Quantity
 from kolb.runs.directory import RunDirectory
 
 BUDGET = 1000
+
+
+def toy_quantity(**changes: Any) -> Quantity:
+    given = {"metric": "success, new tasks", "claims": (Claim("toy", "new", "old_way"),)}
+    return Quantity(**{**given, **changes})
 
 
 def toy_experiment(recipe: Path = Path("recipes/toy.toml"), **changes: Any) -> Experiment:
@@ -18,9 +23,8 @@ def toy_experiment(recipe: Path = Path("recipes/toy.toml"), **changes: Any) -> E
         "name": "toy",
         "recipe": recipe,
         "about": "A toy.",
-        "metric": "success, new tasks",
         "arms": (Arm("new"), Arm("old_way", ("stages.rl.method.group_size=2",))),
-        "claims": (Claim("toy", "new", "old_way"),),
+        "quantities": (toy_quantity(),),
     }
     return Experiment(**{**given, **changes})
 
@@ -33,17 +37,24 @@ def toy_evidence(folder: Path, *experiments: Experiment) -> Evidence:
 
 
 def fabricate(
-    path: Path, curve: Sequence[tuple[int, float]], *, budget: int = BUDGET, steps: int = 99
+    path: Path,
+    curve: Sequence[tuple[int, float]],
+    *,
+    budget: int = BUDGET,
+    steps: int = 99,
+    also: str = "success",
 ) -> None:
-    """A finished run: one step per point of ``curve`` after the first, which is before training."""
+    """A finished run: one step per point of ``curve`` after the first, which is before training. The metric
+    ``also`` has the same curve as success."""
     evaluation = {"split": "test", "episodes": 20, "samples": 2}
     stages = [{"name": "rl", "steps": steps, "token_budget": budget, "evaluation": evaluation}]
     with RunDirectory.create(path, {"name": "toy", "stages": stages}) as run:
         for step, (tokens, value) in enumerate(curve[1:], 1):
             metrics = {"tokens/stage": tokens, "eval/success": value, "time/step_s": 3.0}
+            metrics[f"eval/{also}"] = value
             metrics["time/evaluate_s"] = 1.0
             if step == 1:
-                metrics["eval_start/success"] = curve[0][1]
+                metrics |= {f"eval_start/{name}": curve[0][1] for name in ("success", also)}
             run.record(step, (), metrics, stage="rl")
     run.file("checkpoints", len(curve) - 1).mkdir()
     described = json.loads((path / "env.json").read_text())

@@ -7,9 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from evidence_toys import fabricate, fabricate_all, fabricate_extra, toy_evidence, toy_experiment
+from evidence_toys import (
+    fabricate,
+    fabricate_all,
+    fabricate_extra,
+    toy_evidence,
+    toy_experiment,
+    toy_quantity,
+)
 
-from evidence.curves import mean_curve
+from evidence.cells import number
+from evidence.curves import framed, mean_curve
 from evidence.measure import measure
 from evidence.plan import Arm, Claim, ExtraSet
 from evidence.write import Page
@@ -59,14 +67,16 @@ def test_a_false_claim_stays_in_the_file_and_stands_under_what_did_not_reproduce
 
 
 def test_lower_is_better_turns_the_expectation_round(tmp_path: Path) -> None:
-    [claim] = page_of(tmp_path, new=BAD, old=GOOD, higher_is_better=False).numbers()["claims"]
+    lower = (toy_quantity(higher_is_better=False),)
+    [claim] = page_of(tmp_path, new=BAD, old=GOOD, quantities=lower).numbers()["claims"]
     assert (claim["expected"], claim["holds"]) == ("new < old_way", True)
 
 
 def test_the_main_claim_shows_every_arm_and_the_others_their_two(tmp_path: Path) -> None:
     arms = (Arm("new"), Arm("old_way"), Arm("third"))
     claims = (Claim("toy", "new", "old_way"), Claim("toy_third", "new", "third"))
-    main, second = page_of(tmp_path, arms=arms, claims=claims).numbers()["claims"]
+    quantities = (toy_quantity(claims=claims),)
+    main, second = page_of(tmp_path, arms=arms, quantities=quantities).numbers()["claims"]
     assert list(main["arms"]) == ["new", "old_way", "third"]
     assert list(second["arms"]) == list(second["tokens"]) == ["new", "third"]
 
@@ -75,10 +85,10 @@ def test_the_page_shows_every_arm_with_its_interval_seeds_cost_and_difference(
     tmp_path: Path,
 ) -> None:
     text = "\n".join(page_of(tmp_path).lines())
-    new, old = (line for line in text.splitlines() if line.count("|") == 9 and "0." in line)
+    new, old = (line for line in text.splitlines() if line.count("|") == 10 and "0." in line)
     # Two evaluated steps of 3 s with 1 s of evaluation each: 4 s. Half way to 0.7 is 0.4: later take-off.
     assert new == (
-        "| new | 0.820 (0.716 to 0.924) | 0.90 0.80 0.70 0.90 0.80 | 0.10 | 1k | 4 | 500 1k 1k 503 1k |  |"
+        "| new | 0.820 (0.716 to 0.924) | 0.90 0.80 0.70 0.90 0.80 | 0.10 | 1k | 2 | 4 | 500 1k 1k 503 1k |  |"
     )
     assert old.startswith("| old way | 0.140 (-0.002 to 0.282) | 0.10 0.30 0.20 0.10 0.00 |")
     assert "| never never never never never | -0.680 (" in old
@@ -104,7 +114,7 @@ def test_a_run_that_was_cut_short_is_missing_and_counts_nowhere(tmp_path: Path) 
     (experiment.folder(tmp_path, Arm("new"), 1) / "checkpoints/000001").rmdir()
     fabricate(experiment.folder(tmp_path, Arm("new"), 2), ((0, 0.1), (1000, 0.7)))
     page = Page.of(toy_evidence(tmp_path, experiment), tmp_path)
-    assert [r.final for r in page.results["toy"]["new"]] == [0.7]
+    assert [r.value(toy_quantity()) for r in page.results["toy"]["new"]] == [0.7]
     assert len(page.missing) == 9
     assert {"toy/new/seed-0", "toy/new/seed-1"} <= set(page.missing)
 
@@ -112,7 +122,8 @@ def test_a_run_that_was_cut_short_is_missing_and_counts_nowhere(tmp_path: Path) 
 def test_arms_with_different_budgets_cannot_be_compared(tmp_path: Path) -> None:
     experiment = toy_experiment()
     for arm, budget in (("new", 1000), ("old_way", 900)):
-        one = replace(experiment, arms=(Arm(arm),), claims=(Claim("toy", arm, arm),))
+        itself = toy_quantity(claims=(Claim("toy", arm, arm),))
+        one = replace(experiment, arms=(Arm(arm),), quantities=(itself,))
         fabricate_all(one, tmp_path, {arm: GOOD}, budget=budget)
     with pytest.raises(KolbError, match="different budgets"):
         Page.of(toy_evidence(tmp_path, experiment), tmp_path).numbers()
@@ -138,7 +149,7 @@ def test_a_last_evaluation_that_was_not_finite_is_not_replaced_by_the_one_before
 
 
 def test_a_run_without_an_evaluation_at_its_end_is_refused(tmp_path: Path) -> None:
-    experiment = toy_experiment(quantity="mean")
+    experiment = toy_experiment(quantities=(toy_quantity(curve="mean"),))
     fabricate(experiment.folder(tmp_path, Arm("new"), 0), ((0, 0.1), (1000, 0.9)))
     with pytest.raises(RunDirectoryError, match="no eval/mean at its end"):
         measure(experiment, Arm("new"), 0, tmp_path)
@@ -193,17 +204,34 @@ def test_the_mean_curve_is_drawn_between_evaluations_as_far_as_all_seeds_go(tmp_
     fabricate(experiment.folder(tmp_path, Arm("new"), 0), ((0, 0.0), (500, 0.5), (1000, 1.0)))
     fabricate(experiment.folder(tmp_path, Arm("new"), 1), ((0, 0.0), (1500, 0.6)))
     runs = [r for seed in (0, 1) if (r := measure(experiment, Arm("new"), seed, tmp_path))]
-    xs, ys = mean_curve(runs)
+    xs, ys = mean_curve([run.curves["success"] for run in runs])
     assert xs == [0, 500, 1000]
     assert ys == pytest.approx([0.0, (0.5 + 0.2) / 2, (1.0 + 0.4) / 2])
+
+
+def test_up_to_six_arms_share_a_frame_and_more_have_one_each() -> None:
+    _, few = framed(6)
+    assert len(few) == 6
+    assert len({id(axes) for axes in few}) == 1
+    figure, many = framed(7)
+    assert len({id(axes) for axes in many}) == 7
+    assert figure.axes == many, "what is left of the grid is taken away"
+
+
+def test_small_numbers_keep_three_digits_and_large_ones_are_shortened() -> None:
+    said = [number(v) for v in (0.0, 0.017, -0.05, 0.5, 99.994, 100.0, 31_250.0)]
+    assert said == ["0.00", "0.017", "-0.050", "0.50", "99.99", "100", "31.2k"]
+    assert number(5_200.0, sign="+") == "+5.2k"
+    assert number(-5_200.0, sign="+") == "-5.2k"
 
 
 def test_fewer_than_five_seeds_more_than_21_and_unknown_arms_are_refused() -> None:
     with pytest.raises(RecipeError, match="4 seeds"):
         toy_experiment(seeds=(0, 1, 2, 3))
     with pytest.raises(
-        RecipeError, match="22 seeds; expected at least one claim and 5 to 21 seeds"
+        RecipeError,
+        match="22 seeds; expected at least one claim about the first quantity and 5 to 21 seeds",
     ):
         toy_experiment(seeds=tuple(range(22)))
     with pytest.raises(RecipeError, match="did you mean 'old_way'"):
-        toy_experiment(claims=(Claim("toy", "new", "odl_way"),))
+        toy_experiment(quantities=(toy_quantity(claims=(Claim("toy", "new", "odl_way"),)),))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evidence_toys import toy_evidence, toy_experiment
+from evidence_toys import toy_evidence, toy_experiment, toy_quantity
 
 from evidence.erl import EVIDENCE, symbols
 from evidence.main import main
@@ -92,7 +92,8 @@ def lake(tmp_path: Path) -> Experiment:
     arms = (Arm("four", ("stages.rl.method.group_size=4",)), Arm("two"), Arm("broken", (broken,)),
             Arm("slow", (slow,)))  # fmt: skip
     return toy_experiment(
-        tmp_path / "lake.toml", name="lake", arms=arms, claims=(Claim("lake", "four", "two"),),
+        tmp_path / "lake.toml", name="lake", arms=arms,
+        quantities=(toy_quantity(claims=(Claim("lake", "four", "two"),)),),
         of_seed=lambda seed: (f"environments.lake.seed={seed + 100}",), extras=(LAKE,),
     )  # fmt: skip
 
@@ -265,7 +266,8 @@ def test_seeds_that_are_none_are_refused_with_the_form_that_is_meant(
 def test_a_page_is_not_written_where_a_further_evaluation_failed(
     tmp_path: Path, lake: Experiment, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one = replace(lake, arms=(Arm("two"),), claims=(Claim("lake", "two", "two"),),
+    itself = toy_quantity(claims=(Claim("lake", "two", "two"),))
+    one = replace(lake, arms=(Arm("two"),), quantities=(itself,),
                   extras=(ExtraSet("no", "", ("environments.lake.sizes=[1]",)),))  # fmt: skip
     for seed in one.seeds:
         finish(one, one.arms[0], seed, tmp_path / "runs")

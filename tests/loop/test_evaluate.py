@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from loop_toys import WORDS, Guess, engine, guess, recipe
 
+from kolb.credit.group_stats import group_metrics
 from kolb.engines.base import ModelSpec
 from kolb.errors import RecipeError, TooManyFailuresError
 from kolb.evaluate import (
@@ -27,7 +28,7 @@ from kolb.loop import run
 from kolb.memory.library import ExperienceLibrary
 from kolb.methods.grpo import Grpo
 from kolb.stage import Evaluation, Stage
-from kolb.types import Episode, Group, Status, Task, World
+from kolb.types import Episode, Group, Status, Task, Trajectory, World
 
 
 def test_pass_at_8_of_4_correct_among_32_is_0_70450501() -> None:
@@ -77,6 +78,26 @@ def test_no_outcome_at_all_gives_no_mean_and_no_metric_for_it() -> None:
     result = summarise([Group(Task("a"), (episode("a", 0, None),))], Evaluation())
     assert (result.mean, result.interval, result.pass_at) == (None, None, {})
     assert result.metrics() == {"eval/episodes": 1, "eval/tokens": 0}
+
+
+def test_further_scores_are_averaged_over_the_trajectories_that_have_them() -> None:
+    def scored(index: int, **scores: float) -> Episode:
+        trajectory = Trajectory("solver", scores={"reward": 1.0, **scores})
+        return replace(episode("a", index, 1.0), trajectories=(trajectory,))
+
+    broken = replace(scored(0, brief=9.0), status=Status.ENV_ERROR)
+    groups = [
+        Group(
+            Task("a"), (scored(0, brief=1.0, kind=0.5), scored(1, brief=0.0), scored(2, brief=0.5))
+        ),
+        Group(Task("b"), (broken,)),
+    ]
+    wanted = {"score/brief": 0.5, "score/kind": 0.5}
+    assert wanted.items() <= group_metrics(groups).items()
+    metrics = summarise(groups, Evaluation()).metrics()
+    assert {n: v for n, v in metrics.items() if "score/" in n} == {
+        f"eval/{name}": value for name, value in wanted.items()
+    }
 
 
 def stage(**changes: Any) -> Stage:
