@@ -143,12 +143,12 @@ class Comparer:
             reply = _exchanged(process, json.dumps([gold, given]))
         finally:
             timer.cancel()
-        if reply:
-            return reply == "true"
-        if not is_late.is_set():
+            timer.join()
+        if is_late.is_set():  # killed, perhaps a moment after it had answered
+            self.close()
+        elif not reply:
             raise _ended(process, f"while it compared {given!r:.80} with {gold!r:.80}")
-        self.close()
-        return False
+        return reply == "true"
 
     def _started(self) -> subprocess.Popen[str]:
         """The process, ready: what it takes to import math-verify is nobody's comparison."""

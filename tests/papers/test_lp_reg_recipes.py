@@ -31,7 +31,7 @@ pytest.importorskip(
 
 
 def read(path: Path, *sets: str) -> Recipe:
-    rows = ROOT / "tests" / "recipes" / "math_rows.jsonl"
+    rows = ROOT / "examples" / "math.jsonl"
     files = [f"environments.math.{key}={rows}" for key in ("path", "test_path")]
     return recipe.load(path, [*files, *sets])
 

@@ -52,8 +52,8 @@ def smaller(path: Path, tokenizer: Path) -> list[str]:
         if "questions" in table:  # a file that users bring
             sets += [f"environments.{name}.questions="]
         for key in ("path", "test_path"):
-            if table.get(key, "").startswith("data/"):  # so is this; rows of the same form are here
-                sets += [f"environments.{name}.{key}={Path(__file__).with_name('math_rows.jsonl')}"]
+            if table.get(key, "").startswith("data/"):  # users bring these, too
+                sets += [f"environments.{name}.{key}={ROOT / 'examples' / 'math.jsonl'}"]
     for stage in data["stages"]:
         sets += [f"stages.{stage['name']}.{key}=2" for key in ("steps", "tasks_per_step")]
         sets += [f"stages.{stage['name']}.limits.max_turns=3"]
