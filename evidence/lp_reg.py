@@ -191,13 +191,11 @@ no difference is to be expected.""",
 def in_erl(game: str, title: str) -> Experiment:
     """Lp-Reg beside ERL's own losses, with its default settings, in the worlds of the evidence for ERL."""
     name = f"erl_lp_reg_{game}"
-    # ERL's normalisation, so that one token weighs as much in both losses.
-    added = term("lp_reg", normalisation="sequence-mean-token-sum")
     return Experiment(
         name=name,
         recipe=HERE / f"erl_{game}.toml",
         about=f"ERL on {title} with hidden rules, as in the evidence for ERL, with and without Lp-Reg.",
-        arms=(Arm("erl"), Arm("lp_reg", (added,))),
+        arms=(Arm("erl"), Arm("lp_reg", (term("lp_reg"),))),
         quantities=(
             Quantity("first-attempt success, held-out boards", (Claim(name, "lp_reg", "erl"),)),
         ),

@@ -82,6 +82,10 @@ def check_capabilities(stage: Stage, engine: Engine) -> None:
     if not stage.learn:
         return
     require(engine, "train", f"{where}: learning {', '.join(stage.learn)}")
+    if stage.all_terms:
+        from kolb.terms.base import check_terms  # torch comes with it, as with any term
+
+        check_terms(stage.all_terms)
     for term in stage.all_terms:
         for need in sorted(term.needs):
             require(engine, need, f"{where}: term {term.name!r}")

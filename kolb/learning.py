@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from kolb.engines.base import Learner, OptimizerSpec, Report, Stats
-from kolb.errors import NonFiniteError, RecipeError
+from kolb.errors import NonFiniteError
 from kolb.stage import Stage
 from kolb.terms.base import pin
 from kolb.types import Example, Floats, derive_seed
@@ -155,12 +155,13 @@ def with_logprobs(
     ``ref_logprobs`` where a term needs the base."""
     ready = list(examples)
     useful = [i for i, e in enumerate(ready) if is_useful(e, stage)]
-    stats, is_reused = stats_before(stage, examples), stage.updates_per_step * stage.epochs > 1
+    stats, is_reused = stats_before(stage), stage.updates_per_step * stage.epochs > 1
     if is_reused or stats is not None:
-        scored = [i for i in useful if ready[i].advantages is not None]
+        asked = range(len(ready)) if ranks_all(stage) else useful
+        scored = [i for i in asked if ready[i].advantages is not None]
         chosen = [ready[i] for i in scored]
         old = learner.forward(chosen, stats=stats or Stats(), temperature=temperature)
-        logprobs = [numbers.pop("logprobs") for numbers in old]
+        logprobs = [numbers["logprobs"] for numbers in old]
         chosen = [
             e.with_extras(**{f"old_{name}": values for name, values in numbers.items()})
             for e, numbers in zip(chosen, old, strict=True)
@@ -179,24 +180,18 @@ def with_logprobs(
     return ready
 
 
-def stats_before(stage: Stage, examples: Sequence[Example]) -> Stats | None:
-    """What the stage's terms ask of the policy before the first update; None where they ask nothing.
-
-    A term that no example can move (a coefficient of 0, say) asks nothing. RecipeError where terms disagree.
-    """
+def stats_before(stage: Stage) -> Stats | None:
+    """What the stage's terms ask of the policy before the first update; None where they ask nothing."""
     asked: dict[str, Any] = {}
-    is_asked = False
     for term in stage.all_terms:
-        if all(idle(term, e) for e in examples):
-            continue
-        is_asked = is_asked or hasattr(term, "mark")
-        for name, value in getattr(term, "before", {}).items():
-            if asked.setdefault(name, value) != value:
-                raise RecipeError(
-                    f"stage {stage.name!r}: terms ask for different statistics, {name} = {asked[name]} and "
-                    f"{value} ({term.name}); there is one policy to compare with, so let them agree"
-                )
-    return Stats(**asked) if asked or is_asked else None
+        asked |= getattr(term, "before", {})
+    has_marks = any(hasattr(term, "mark") for term in stage.all_terms)
+    return Stats(**asked) if asked or has_marks else None
+
+
+def ranks_all(stage: Stage) -> bool:
+    """Whether a term ranks tokens among those of examples, too, that no term learns from."""
+    return any(getattr(term, "ranks_all", False) for term in stage.all_terms)
 
 
 def marked(

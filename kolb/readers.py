@@ -73,9 +73,13 @@ def plug(table: Any, kind: str, title: str) -> Any:
         found = plugins.load(table["use"], package, attribute)
     except RecipeError as error:
         raise RecipeError(f"{title}: {error}") from error
-    is_right = is_frozen_instance(found) if kind == "method" else isinstance(found, type)
-    if not is_right:
-        wanted = "an instance of a frozen dataclass" if kind == "method" else "a class"
+    may_be = {
+        "method": "an instance of a frozen dataclass",
+        "term": "a frozen dataclass or an instance",
+    }
+    is_right = isinstance(found, type) if kind != "method" else False
+    if not is_right and not (kind in may_be and is_frozen_instance(found)):
+        wanted = may_be.get(kind, "a class")
         raise RecipeError(f"{title}: {table['use']} gives {found!r}; a {kind} is {wanted}")
     check_members(found, kind, f"{title}: {table['use']}")
     return found
@@ -212,5 +216,7 @@ class StageReader:
         found = []
         for i, term in enumerate(convert(table.get("terms", []), list[Any], "terms", place)):
             here = place.down("terms").down(str(i))
-            found.append(fill(plug(term, "term", here.title), options(term), here))
+            named = plug(term, "term", here.title)
+            read = fill if isinstance(named, type) else overlay
+            found.append(read(named, options(term), here))
         return found

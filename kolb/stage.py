@@ -5,7 +5,7 @@ notebooks build them by hand. Frozen, checked on construction, no I/O.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kolb.engines.base import LoraSpec, ModelSpec, OptimizerSpec
@@ -153,9 +153,17 @@ class Stage:
     @property
     def all_terms(self) -> tuple[Any, ...]:
         """The method's terms and the stage's own. One of the stage's with the name of one of the method's takes its
-        place: so another surrogate is used inside any method."""
-        named = {term.name for term in self.terms}
-        return (*(t for t in self.method.terms if t.name not in named), *self.terms)
+        place: so another surrogate is used inside any method. One that leaves its normalisation open has that of
+        the method's first."""
+        own, named = self.method.terms, {term.name for term in self.terms}
+        terms = (*(t for t in own if t.name not in named), *self.terms)
+        if not own or all(term.normalisation for term in terms):
+            return terms
+        given = {
+            "normalisation": own[0].normalisation,
+            "constant": getattr(own[0], "constant", 1.0),
+        }
+        return tuple(t if t.normalisation else replace(t, **given) for t in terms)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ def evaluate_terms(
     current = torch.tensor(np.concatenate([*logprobs, []]), dtype=torch.float32, requires_grad=True)
     total = current.sum() * 0
     for term, coefficients in zip(terms, _by_term(terms, examples), strict=True):
+        if not any(np.any(e.weights.get(term.stream, 0)) for e in examples):
+            continue
         result = term(_stats(term, examples, current, coefficients))
         total = total + result.loss
         report.add(Report({term.name: float(result.loss.detach())}, dict(result.metrics)))

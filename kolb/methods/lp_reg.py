@@ -33,7 +33,10 @@ class LpRegGrpo:
 
     @property
     def terms(self) -> tuple[Any, ...]:
-        return (*self.grpo.terms, self.lp_reg)
+        surrogate = self.grpo.terms[0]
+        given = {"normalisation": surrogate.normalisation, "constant": surrogate.constant}
+        term = self.lp_reg if self.lp_reg.normalisation else replace(self.lp_reg, **given)
+        return (*self.grpo.terms, term)
 
     async def collect(self, tasks: Sequence[Task], world: World) -> list[Group]:
         return await self.grpo.collect(tasks, world)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,13 +64,14 @@ class Term(Protocol):
     """A frozen dataclass: its fields are its settings.
 
     ``stream`` names the weights it reads; ``normalisation`` is one of NORMALISATIONS (``constant`` divides
-    by ``constant``); ``needs`` lists statistics and engine capabilities beyond logprobs:
+    by ``constant``), or empty: that of the method's first term, so that both losses share one denominator; ``needs`` lists statistics and engine capabilities beyond logprobs:
     ``stats:entropy``, ``stats:minp``, ``stats:proxy_kl``, ``base`` (then ``extras["ref_logprobs"]`` is there).
 
     What a term must know of the policy *before* the first update from a batch of episodes it says in ``before``:
     settings of ``engines.base.Stats``, whose results are then in ``extras`` as ``old_max_logprob`` and so on. What
     it must know of *all examples* of that batch it says in ``mark(examples, logprobs)``: extras for each of them,
-    from their logprobs [N] before the first update. It is called once, so the result depends on no cut. ``only`` names
+    from their logprobs [N] before the first update. It is called once, so the result depends on no cut; examples that
+    are idle for all terms are left out, unless ``ranks_all`` is true. ``only`` names
     such an extra that is 0 for the tokens that the term leaves out, of its denominator too.
 
     ``remark(metrics)``, from the means of its metrics in a step, says in words what is wrong; empty: nothing.
@@ -92,15 +93,23 @@ class Term(Protocol):
 
 
 def check_terms(terms: Sequence[Term]) -> None:
-    """Raises RecipeError unless the terms can be added up: distinct names, known normalisations."""
+    """Raises RecipeError unless the terms can be added up: distinct names, known normalisations, one wish as to the
+    policy before the first update."""
     names = [term.name for term in terms]
+    asked: dict[str, Any] = {}
     for term in terms:
+        for name, value in getattr(term, "before", {}).items():
+            if asked.setdefault(name, value) != value:
+                raise RecipeError(
+                    f"terms ask for different statistics, {name} = {asked[name]} and {value} ({term.name}); there is "
+                    "one policy to compare with, so let them agree"
+                )
         if names.count(term.name) > 1:
             raise RecipeError(
                 f"two terms are called {term.name!r}, and losses and coefficients are kept by name; "
                 "give one of them another `name`"
             )
-        if term.normalisation not in NORMALISATIONS:
+        if term.normalisation and term.normalisation not in NORMALISATIONS:
             hint = nearest(term.normalisation, NORMALISATIONS)
             raise RecipeError(f"{term.name}: normalisation = {term.normalisation!r}{hint}")
         if term.normalisation == "constant" and not _constant(term) > 0:
@@ -131,7 +140,7 @@ def coefficients(term: Term, examples: Sequence[Example]) -> list[Floats]:
         if total := float(w.sum()):
             sums[name] = sums.get(name, 0.0) + total
     match term.normalisation:
-        case "token-mean":
+        case "" | "token-mean":
             denominators = [sum(sums.values())] * len(weights)
         case "sequence-mean":
             denominators = [sums.get(name, 0.0) * len(sums) for name in names]
@@ -182,11 +191,14 @@ def pin(terms: Sequence[Term], examples: Sequence[Example]) -> list[Example]:
 
 
 def proxy_rule(terms: Sequence[Term]) -> MinP | None:
-    """The min-p rule of the terms that need ``stats:proxy_kl``; RecipeError where they do not agree."""
-    rules = {term.before["minp"] for term in terms if "stats:proxy_kl" in term.needs}  # type: ignore[attr-defined]
-    if len(rules) > 1:
-        raise RecipeError(f"terms ask for the KL from different proxies, {rules}; let them agree")
-    return next(iter(rules), None)
+    """The min-p rule of the terms that need ``stats:proxy_kl``."""
+    rules = (term.before["minp"] for term in terms if "stats:proxy_kl" in term.needs)  # type: ignore[attr-defined]
+    return next(rules, None)
+
+
+def mean_of_all(values: Tensor) -> tuple[float, float]:
+    """A metric over all tokens of the stream, those that a term leaves out (``only``) included."""
+    return float(values.detach().double().sum()), float(len(values))
 
 
 def mean_of(values: Tensor, stats: TokenStats) -> tuple[float, float]:
@@ -235,6 +247,8 @@ def _weights(term: Term, example: Example) -> NDArray[np.float64]:
 def _check_reads(term: Term, examples: Sequence[Example]) -> None:
     for number, example in enumerate(examples):
         present = {*example.extras, *(("advantages",) if example.advantages is not None else ())}
+        if example.advantages is not None and hasattr(term, "is_idle") and term.is_idle(example):  # type: ignore[attr-defined]
+            continue  # nobody looked at it before the first update
         missing = set(getattr(term, "reads", ())) - present
         if missing and np.any(example.weights.get(term.stream, 0)):
             raise RecipeError(

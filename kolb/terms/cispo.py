@@ -29,7 +29,7 @@ class Cispo:
     clip_high: float = 1.0
     importance_cap: float | None = 2.0
     stream: str = "policy"
-    normalisation: str = "token-mean"
+    normalisation: str = ""
     constant: float = 1.0
     name: str = "policy_gradient"
     needs: ClassVar[frozenset[str]] = frozenset()

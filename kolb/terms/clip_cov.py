@@ -39,7 +39,7 @@ class ClipCov:
     clip_high: float = 1.0
     importance_cap: float | None = 2.0
     stream: str = "policy"
-    normalisation: str = "token-mean"
+    normalisation: str = ""
     constant: float = 1.0
     name: str = "policy_gradient"
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -60,12 +60,12 @@ class ClipCov:
         seed = derive_seed("clip_cov", len(scores), *(int(e.target_ids.sum()) for e in examples))
         chosen = torch.zeros(len(scores), dtype=torch.bool)
         chosen[np.random.default_rng(seed).choice(able, count, replace=False)] = True
-        return marks_of("clip_cov/dropped", chosen, examples, self.stream)
+        return marks_of(f"{self.name}/dropped", chosen, examples, self.stream)
 
     def __call__(self, stats: TokenStats) -> TermResult:
         ratio = ratio_of(stats)
         loss = clipped(stats.advantages, ratio, self.clip_low, self.clip_high)
-        dropped = stats.extras["clip_cov/dropped"] != 0
+        dropped = stats.extras[f"{self.name}/dropped"] != 0
         importance = importance_of(stats, self.importance_cap)
         metrics = drift(stats, ratio, importance)
         metrics["clip/share"] = mean_of(loss != -stats.advantages * ratio, stats)

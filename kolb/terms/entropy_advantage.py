@@ -35,7 +35,7 @@ class EntropyAdvantage:
     clip_high: float = 0.2
     importance_cap: float | None = 2.0
     stream: str = "policy"
-    normalisation: str = "token-mean"
+    normalisation: str = ""
     constant: float = 1.0
     name: str = "policy_gradient"
     needs: ClassVar[frozenset[str]] = frozenset({"stats:entropy"})

@@ -37,23 +37,26 @@ class ForkingTokens:
     clip_high: float = 0.2
     importance_cap: float | None = 2.0
     stream: str = "policy"
-    normalisation: str = "token-mean"
+    normalisation: str = ""
     constant: float = 1.0
     name: str = "policy_gradient"
     needs: ClassVar[frozenset[str]] = frozenset({"stats:entropy"})
     reads: ClassVar[frozenset[str]] = frozenset({"advantages"})
-    only: ClassVar[str] = "forking/chosen"
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise RecipeError(f"forking: share = {self.share}; expected more than 0, at most 1")
-        if self.scope == "micro" and self.normalisation != "token-mean":
+        if self.scope == "micro" and self.normalisation not in ("", "token-mean"):
             raise RecipeError(
                 "forking: scope = 'micro' is a mean over the chosen tokens: normalisation = 'token-mean'"
             )
         check_clip("forking", self.clip_low, self.clip_high)
         check_importance("forking", self.importance_cap)
         check_scope("forking", self.scope)
+
+    @property
+    def only(self) -> str:
+        return f"{self.name}/chosen"
 
     @property
     def before(self) -> dict[str, bool]:

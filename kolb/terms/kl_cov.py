@@ -15,6 +15,9 @@ from kolb.terms.policy_gradient import check_importance, drift, importance_of, r
 from kolb.terms.selection import check_scope, covariance, highest, joined, marks_of, worths
 from kolb.types import Example, Floats
 
+ROUNDING = 1e-4
+"""In nats: two passes over the same weights may differ by so much."""
+
 
 @dataclass(frozen=True)
 class KlCov:
@@ -31,7 +34,7 @@ class KlCov:
     scope: Literal["batch", "micro"] = "batch"
     importance_cap: float | None = 2.0
     stream: str = "policy"
-    normalisation: str = "token-mean"
+    normalisation: str = ""
     constant: float = 1.0
     name: str = "policy_gradient"
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -50,7 +53,7 @@ class KlCov:
         scores = covariance(
             joined(worths(examples), examples, self.stream), joined(logprobs, examples, self.stream)
         )
-        return marks_of("kl_cov/chosen", self._choose(scores), examples, self.stream)
+        return marks_of(f"{self.name}/chosen", self._choose(scores), examples, self.stream)
 
     def _choose(self, scores: Tensor) -> Tensor:
         return highest(scores, max(1, int(len(scores) * self.percent / 100)))
@@ -58,6 +61,8 @@ class KlCov:
     def __call__(self, stats: TokenStats) -> TermResult:
         ratio = ratio_of(stats)
         apart = (stats.logprobs - stats.old_logprobs).abs()
+        # At 0 the gradient is 0; rounding must not make it 1.
+        apart = torch.where(apart < ROUNDING, apart.detach(), apart)
         chosen = self._chosen(stats)
         loss = -stats.advantages * ratio + self.coefficient * torch.where(
             chosen, apart, torch.zeros_like(apart)
@@ -69,7 +74,7 @@ class KlCov:
 
     def _chosen(self, stats: TokenStats) -> Tensor:
         if self.scope == "batch":
-            return stats.extras["kl_cov/chosen"] != 0
+            return stats.extras[f"{self.name}/chosen"] != 0
         counts = stats.coefficients != 0
         chosen = counts.clone()
         scores = covariance(stats.advantages[counts], stats.logprobs.detach()[counts])

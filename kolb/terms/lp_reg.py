@@ -18,7 +18,9 @@ is the code's loss (which made the paper's numbers) with a gate over the whole b
 
 The surrogate beside it is the method's own. The paper's is nearly unclipped: see ``kolb.methods.lp_reg``.
 
-Differences: what is rare is decided by a threshold, so that equal probabilities are gated together. With a
+Differences: in ``batch`` scope the quantile is taken once, of the policy before the first update, and a token is rare
+while it is at or below it then or now: later updates may gate more than ``rho``, and equal probabilities are gated
+together. The quantile is of tokens that were sampled where they stand, so ERL's distilled rows are not in it. With a
 fixed ``tau`` the likeliest token is always kept (the code spreads such a position over the whole vocabulary).
 Logits are divided by the sampling temperature before the filter (the code filters before). Left out: a gate for
 positive advantages and proxies from other policies, which the released scripts switch off.
@@ -29,6 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Literal
 
 import numpy as np
@@ -38,8 +41,8 @@ from torch import Tensor
 from kolb.errors import RecipeError, at_least, nearest
 from kolb.terms.base import TermResult, TokenStats, mean_of
 from kolb.terms.kl import k1
-from kolb.terms.policy_gradient import has_no_advantage, limited
-from kolb.terms.selection import SCOPES, joined, worths
+from kolb.terms.policy_gradient import limited
+from kolb.terms.selection import SCOPES, highest, joined, worths
 from kolb.types import Example, Floats, MinP
 
 KNOWN: Mapping[str, Sequence[str]] = {
@@ -50,8 +53,6 @@ KNOWN: Mapping[str, Sequence[str]] = {
 }
 NOTHING = -1e9
 """A threshold in nats that no logprob is below."""
-NEGLIGIBLE = 1e-6
-"""In nats: what rounding may make of a token that is exactly at the threshold."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,8 @@ class LpReg:
 
     Metrics, per token of the stream unless said otherwise: ``NAME/negative`` (share with A < 0), ``NAME/rare`` (share
     of negatives at or below the threshold), ``NAME/noise`` (share of negatives that are rare and that the filter drops),
-    ``NAME/gated`` (share of negatives that are gated), ``NAME/kept_mass`` (mean of what the filter keeps) and ``NAME/kl`` (mean
-    distance of the gated tokens).
+    ``NAME/gated`` (share of negatives that are gated), ``NAME/threshold`` (the probability below which a token is rare),
+    ``NAME/kept_mass`` (mean of what the filter keeps) and ``NAME/kl`` (mean distance of the gated tokens).
     """
 
     beta: float = 1.0
@@ -83,7 +84,8 @@ class LpReg:
     kl_clamp: float | None = 10.0
     """Of k3 and k1; None or 0: none."""
     stream: str = "policy"
-    normalisation: str = "token-mean"
+    normalisation: str = ""
+    """Empty: the surrogate's; the paper and the code take the mean over all tokens."""
     constant: float = 1.0
     name: str = "lp_reg"
 
@@ -119,24 +121,32 @@ class LpReg:
 
     @property
     def before(self) -> Mapping[str, Any]:
+        if self.is_off:
+            return {}
         remembers = {"remember": True} if self.kl_mode == "full" else {}
         return {"minp": self.minp, **remembers}
 
+    @property
+    def ranks_all(self) -> bool:
+        """A quantile of all tokens is one of dead groups, too."""
+        return self.gate_pool == "all" and self.gate_scope == "batch" and not self.is_off
+
     def is_idle(self, example: Example) -> bool:
-        """Nothing is gated where nothing is pushed down; but a quantile of all tokens needs them all."""
-        if self.is_off:
-            return True
-        if self.gate_pool == "all":
-            return example.advantages is None
-        return has_no_advantage(example) or not bool(np.any(example.advantages < 0))  # type: ignore[operator]
+        """Nothing is gated where nothing is pushed down."""
+        return self.is_off or example.advantages is None or not bool((example.advantages < 0).any())
 
     def mark(
         self, examples: Sequence[Example], logprobs: Sequence[Floats]
     ) -> list[dict[str, Floats]]:
         """The threshold of the whole batch: the highest logprob that is among its ``rho`` lowest, before the first update."""
-        pool = joined(logprobs, examples, self.stream)
+        if self.is_off or self.gate_scope == "micro":
+            return [{} for _ in examples]
+        is_sampled = [e.sampler_logprobs is not None for e in examples]
+        in_pool = [is_sampled[i] or not any(is_sampled) for i in range(len(examples))]
+        chosen = list(compress(examples, in_pool))
+        pool = joined(list(compress(logprobs, in_pool)), chosen, self.stream)
         if self.gate_pool == "negatives":
-            pool = pool[joined(worths(examples), examples, self.stream) < 0]
+            pool = pool[joined(worths(chosen), chosen, self.stream) < 0]
         threshold = lowest(pool, math.floor(len(pool) * self.rho))
         return [
             {self._threshold_name: np.full(len(e.target_ids), threshold, np.float32)}
@@ -150,14 +160,15 @@ class LpReg:
     def __call__(self, stats: TokenStats) -> TermResult:
         if self.is_off:
             return TermResult(stats.logprobs.sum() * 0.0)
+        # Their own pass gave these three, so they fit together to the last bit.
+        before, mass = stats.extras["old_logprobs"], stats.extras["old_minp_logmass"]
+        proxy, is_kept = before - mass, self.minp.keeps(before, stats.extras["old_max_logprob"])
         now = stats.logprobs.detach()
-        proxy = stats.old_logprobs - stats.extras["old_minp_logmass"]
-        is_kept = self.minp.keeps(stats.old_logprobs, stats.extras["old_max_logprob"])
         negative = (stats.coefficients != 0) & (stats.advantages < 0)
-        rare = negative & (now <= self._threshold(now, negative, stats) + NEGLIGIBLE)
+        rare = negative & self._is_rare(now, negative, stats)
         gated = rare & is_kept
         if self.noise_gate == "below_proxy":
-            gated = gated & (now < proxy)
+            gated = gated & (now < proxy - MinP.SLACK)
         distance = self._distance(stats, proxy, gated)
         loss = self.beta * (stats.coefficients * distance).sum()
         return TermResult(
@@ -166,12 +177,16 @@ class LpReg:
             | {f"{self.name}/kl": (float(distance.detach().double().sum()), float(gated.sum()))},
         )
 
-    def _threshold(self, now: Tensor, negative: Tensor, stats: TokenStats) -> Tensor | float:
+    def _is_rare(self, now: Tensor, negative: Tensor, stats: TokenStats) -> Tensor:
         if self.gate_scope == "batch":
-            return stats.extras[self._threshold_name]
-        pool = now[negative if self.gate_pool == "negatives" else stats.coefficients != 0]
-        count = max(1, math.floor(len(pool) * self.rho))
-        return lowest(pool, count) if count > 1 else NOTHING  # the code gates nothing at 1
+            lower = torch.minimum(now, stats.extras["old_logprobs"])
+            return lower <= stats.extras[self._threshold_name]
+        pool = negative if self.gate_pool == "negatives" else stats.coefficients != 0
+        count = max(1, math.floor(int(pool.sum()) * self.rho))
+        rare = torch.zeros_like(pool)
+        if count > 1:  # the code gates nothing at 1
+            rare[pool] = highest(-now[pool], count)
+        return rare
 
     def _distance(self, stats: TokenStats, proxy: Tensor, gated: Tensor) -> Tensor:
         """[T], 0 where nothing is gated, with a gradient where something is."""
@@ -184,7 +199,9 @@ class LpReg:
         if self.kl_mode == "k1":
             distance = k1(logprobs, proxy)
         else:
-            up = limited(proxy - logprobs)
+            up = limited(
+                proxy - logprobs
+            )  # without a clamp the pull ends at 20 nats, where exp does
             distance = torch.expm1(up) - up
         return distance.clamp(-self.kl_clamp, self.kl_clamp) if self.kl_clamp else distance
 
@@ -193,8 +210,10 @@ class LpReg:
     ) -> dict[str, tuple[float, float]]:
         among = float(negative.sum())
         counted = {"rare": rare, "noise": rare & ~is_kept, "gated": gated}
-        shares = {f"{self.name}/{what}": (float(m.sum()), among) for what, m in counted.items()}
-        return shares | {
+        metrics = {f"{self.name}/{what}": (float(m.sum()), among) for what, m in counted.items()}
+        if self.gate_scope == "batch":
+            metrics[self._threshold_name] = mean_of(stats.extras[self._threshold_name].exp(), stats)
+        return metrics | {
             f"{self.name}/negative": mean_of(negative, stats),
             f"{self.name}/kept_mass": mean_of(stats.extras["old_minp_logmass"].exp(), stats),
         }
@@ -204,19 +223,17 @@ class LpReg:
         if metrics.get(f"{self.name}/gated", 1.0) > 0:
             return ""
         rare, noise = metrics[f"{self.name}/rare"], metrics[f"{self.name}/noise"]
-        if not rare:
-            why = (
-                f"rho = {self.rho} of the pool is less than one token"
-                if self.gate_scope == "batch"
-                else (
-                    f'rho = {self.rho} of each micro-batch is less than two tokens; gate_scope = "batch" counts over all'
-                )
-            )
-            return f"{self.name} gated nothing: {why}"
-        return (
-            f"{self.name} gated nothing: of the rare tokens with A < 0 the filter calls {noise / rare:.0%} noise, and the "
-            "rest are likelier than in the proxy; try a larger rho or a smaller kappa"
-        )
+        if rare and noise == rare:
+            why = "the filter calls all rare tokens with A < 0 noise; try a larger rho or a smaller kappa"
+        elif rare:
+            why = "the rare tokens with A < 0 that are no noise are as likely as in the proxy, or likelier"
+        elif self.gate_scope == "micro":
+            why = f'rho = {self.rho} of each micro-batch is less than two tokens; gate_scope = "batch" counts over all'
+        elif metrics[self._threshold_name] > 0:
+            why = f"all tokens among the rarest {self.rho:.2%} have A >= 0"
+        else:
+            why = f"rho = {self.rho} of the pool is less than one token"
+        return f"{self.name} gated nothing: {why}"
 
 
 def lowest(values: Tensor, count: int) -> float:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kolb.errors import RecipeError, at_least
-from kolb.terms.base import TermResult, TokenStats, max_of, mean_of
+from kolb.terms.base import TermResult, TokenStats, max_of, mean_of, mean_of_all
 from kolb.terms.kl import k3
 from kolb.types import Example
 
@@ -32,8 +32,7 @@ class PolicyGradient:
     PPO's clipped surrogate (arXiv:1707.06347, equation 7); two different bounds are Clip-Higher
     (arXiv:2503.14476, section 3.1). A ratio is never below 0, so ``clip_low=1`` leaves that side open;
     ``clip_high=inf`` leaves the other. ``dual_clip`` = c (0 or None: none) caps the loss of a token with A < 0 at ``-A c``
-    (arXiv:1912.09729), so that one token that became much likelier cannot own the step. Tokens with
-    ``extras["unclipped"]`` above 0 keep ``-A r``, untouched by any clip.
+    (arXiv:1912.09729), so that one token that became much likelier cannot own the step.
 
     ``importance_cap`` multiplies each token by ``min(exp(old - sampler), cap)``, a constant, where the
     weights that sampled are not quite the weights that learn; 0 or None leaves that out.
@@ -71,19 +70,18 @@ class PolicyGradient:
     def __call__(self, stats: TokenStats) -> TermResult:
         ratio = ratio_of(stats)
         plain = -stats.advantages * ratio
-        clipped = self._clip(plain, ratio, stats)
+        loss = self._clip(ratio, stats)
         importance = importance_of(stats, self.importance_cap)
         metrics = drift(stats, ratio, importance)
-        metrics["clip/share"] = mean_of(clipped != plain, stats)
-        return TermResult((stats.coefficients * importance * clipped).sum(), metrics)
+        metrics["clip/share"] = mean_of(loss != plain, stats)
+        return TermResult((stats.coefficients * importance * loss).sum(), metrics)
 
-    def _clip(self, plain: Tensor, ratio: Tensor, stats: TokenStats) -> Tensor:
+    def _clip(self, ratio: Tensor, stats: TokenStats) -> Tensor:
         loss = clipped(stats.advantages, ratio, self.clip_low, self.clip_high)
         if self.dual_clip:
             ceiling = -stats.advantages * self.dual_clip
             loss = torch.where(stats.advantages < 0, torch.minimum(loss, ceiling), loss)
-        unclipped = stats.extras.get("unclipped")
-        return loss if unclipped is None else torch.where(unclipped > 0, plain, loss)
+        return loss
 
 
 # ------------------------------------------------------------------------- what surrogates share
@@ -125,15 +123,15 @@ def importance_of(stats: TokenStats, cap: float | None) -> Tensor:
 
 
 def drift(stats: TokenStats, ratio: Tensor, importance: Tensor) -> dict[str, tuple[float, float]]:
-    """Metrics: ``ratio/mean``, ``importance/mean``, ``tokens/rare`` (the share that the policy before the update held
+    """Metrics over all tokens of the stream: ``ratio/mean``, ``importance/mean``, ``tokens/rare`` (the share that the policy before the update held
     for less likely than ``RARE``), and ``kl/sampler_learner``, the k3 estimate of KL(sampler || learner before
     the update), with its largest token."""
     apart = k3(stats.sampler_logprobs, stats.old_logprobs)
     return {
-        "ratio/mean": mean_of(ratio, stats),
-        "importance/mean": mean_of(importance, stats),
-        "tokens/rare": mean_of(stats.old_logprobs.exp() < RARE, stats),
-        "kl/sampler_learner": mean_of(apart, stats),
+        "ratio/mean": mean_of_all(ratio),
+        "importance/mean": mean_of_all(importance),
+        "tokens/rare": mean_of_all(stats.old_logprobs.exp() < RARE),
+        "kl/sampler_learner": mean_of_all(apart),
         "kl/sampler_learner/max": max_of(apart, stats),
     }
 

@@ -43,7 +43,7 @@ ALLOWED = {
     "dialogue": "types errors engines.base",
     "world": WORLD,
     "evaluate": f"{WORLD} world",
-    "checks": f"{CONTRACTS} stage plugins",
+    "checks": f"{CONTRACTS} stage plugins terms",
     "order": "types errors stage",
     "learning": "types errors engines.base stage terms",
     "listeners": "types errors stage credit runs",

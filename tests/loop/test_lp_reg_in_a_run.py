@@ -10,6 +10,7 @@ import pytest
 import torch
 from loop_toys import recipe
 
+from kolb.checks import check_recipe
 from kolb.engines.base import LoraSpec, ModelSpec, OptimizerSpec, Stats
 from kolb.engines.local.learner import LocalLearner
 from kolb.engines.torch_local import TorchLocal
@@ -18,6 +19,7 @@ from kolb.learning import update_policy
 from kolb.methods.grpo import Grpo
 from kolb.models.tokenizers import byte_tokenizer
 from kolb.stage import Stage
+from kolb.terms.base import check_terms
 from kolb.terms.entropy import Entropy
 from kolb.terms.forking import ForkingTokens
 from kolb.terms.gspo import Gspo
@@ -66,7 +68,7 @@ def batch(seed: int = 0, size: int = 12) -> list[Example]:
 def stage(*terms: Any, updates: int = 1, **changes: Any) -> Stage:
     made = recipe(updates_per_step=updates).stages[0]
     method = Grpo(clip_low=1.0, clip_high=9.0, importance_cap=None)
-    return replace(made, method=method, terms=terms, **changes)
+    return replace(made, terms=terms, **{"method": method, **changes})
 
 
 def weights(learner: LocalLearner) -> torch.Tensor:
@@ -144,7 +146,7 @@ def test_the_proxy_stays_that_of_the_weights_before_the_first_update(opened, lor
     )
     ready = [
         r.with_extras(
-            **{f"old_{k}": v for k, v in n.items() if k != "logprobs"},
+            **{f"old_{k}": v for k, v in n.items()},
             **{"lp_reg/threshold": np.zeros_like(n["logprobs"])},
         )
         for r, n in zip(rows, numbers, strict=True)
@@ -174,9 +176,45 @@ def test_without_remembered_weights_the_full_kl_is_an_error(opened):
 
 
 def test_terms_that_ask_for_different_proxies_are_refused(opened):
-    clash = stage(LpReg(kappa=0.1), LpReg(kappa=0.2, name="another"))
+    clash = (LpReg(kappa=0.1), LpReg(kappa=0.2, name="another"))
     with pytest.raises(RecipeError, match=r"different statistics, minp = .*another"):
-        learn(opened(), clash)
+        check_terms(clash)
+    made = recipe(Grpo())
+    with pytest.raises(RecipeError, match="another"):
+        check_recipe(replace(made, stages=(replace(made.stages[0], terms=clash),)), TorchLocal())
+
+
+def test_groups_without_a_difference_stop_no_run(opened):
+    """Their advantages are 0: nothing is asked about them, and nothing is missed."""
+    dead = [replace(e, advantages=np.zeros_like(e.advantages)) for e in batch(1, 4)]
+    good = [replace(e, advantages=np.abs(e.advantages)) for e in batch(2, 4)]
+    for term in (LpReg(rho=0.3), OFFICIAL, replace(PAPER, rho=0.3), KlCov(), ForkingTokens()):
+        for rows in ([*batch(), *dead], good, dead):
+            report = update_policy(opened(), rows, stage(term, updates=2), lr=1e-2, seed=1)
+            assert not report.skipped
+
+
+def test_the_quantile_of_all_tokens_counts_those_of_dead_groups(opened):
+    dead = [replace(e, advantages=np.zeros_like(e.advantages)) for e in batch(1)]
+    term = LpReg(rho=0.1, kappa=1e-3, gate_pool="all")
+    alone = update_policy(opened(), batch(), stage(term), lr=1e-2, seed=1).metrics()
+    both = update_policy(opened(), [*batch(), *dead], stage(term), lr=1e-2, seed=1).metrics()
+    assert alone["lp_reg/threshold"] != both["lp_reg/threshold"]
+    assert alone["examples/agent"] == both["examples/agent"]
+
+
+def test_a_term_that_leaves_it_open_has_the_normalisation_of_the_methods_first():
+    chosen = stage(LpReg(), ForkingTokens(), method=Grpo(normalisation="constant", constant=50.0))
+    assert [(t.normalisation, t.constant) for t in chosen.all_terms] == [("constant", 50.0)] * 2
+    assert LpReg().normalisation == ""
+    told = stage(LpReg(normalisation="token-mean"), method=Grpo(normalisation="sequence-mean"))
+    assert [t.normalisation for t in told.all_terms] == ["sequence-mean", "token-mean"]
+
+
+def test_entropy_and_rarity_are_of_all_tokens_whichever_learn(opened):
+    plain, forking = learn(opened(), stage()), learn(opened(), stage(ForkingTokens()))
+    for name in ("entropy/mean", "tokens/rare"):
+        assert forking[name] == pytest.approx(plain[name], rel=1e-4)
 
 
 def test_a_stages_surrogate_takes_the_place_of_the_methods():

@@ -31,14 +31,24 @@ def row(advantage: float, weights: list[float]) -> Example:
 
 
 def loss_and_slopes(
-    terms, now, *, old, advantages, kept=0.99, threshold=0.0, coefficients=None, **more
+    terms,
+    now,
+    *,
+    old,
+    advantages,
+    kept=0.99,
+    threshold=0.0,
+    likeliest=0.6,
+    coefficients=None,
+    **more,
 ):
     """The summed loss of tokens with probabilities ``now``, and its gradient by each of their logprobs. Every token's
-    distribution has .6 as its likeliest and keeps ``kept``; the token-mean is over all, unless said otherwise."""
+    distribution has ``likeliest`` and keeps ``kept``; the token-mean is over all, unless said otherwise."""
     n = len(now)
     leaf = torch.tensor(np.log(now), dtype=torch.float64).requires_grad_()
     extras = {
-        "old_max_logprob": [np.log(0.6)] * n,
+        "old_logprobs": np.log(old).tolist(),
+        "old_max_logprob": [np.log(likeliest)] * n,
         "old_minp_logmass": [np.log(kept)] * n,
         "lp_reg/threshold": [threshold] * n,
         **more,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -226,6 +227,35 @@ def test_the_surrogate_is_bounded_as_the_paper_or_as_the_code(
     assert push == pytest.approx(slope, abs=1e-5)
 
 
+def test_two_tokens_with_a_negative_advantage_and_a_ratio_of_twenty():
+    given = {"old": [0.04, 0.04], "advantages": [-1.0, -1.0]}
+    assert loss_and_slopes([methods.OFFICIAL.terms[0]], [0.8, 0.8], **given) == (
+        pytest.approx(20.0),
+        pytest.approx([10.0, 10.0]),
+    )
+    assert loss_and_slopes([methods.PAPER.terms[0]], [0.8, 0.8], **given) == (
+        pytest.approx(10.0),
+        [0, 0],
+    )
+
+
+def test_where_the_filter_keeps_everything_no_gate_can_fire():
+    """A hundred tokens at .01: the proxy is the policy, and no token is below it."""
+    for term in (LpReg(rho=1.0), LpReg(rho=1.0, gate_scope="micro"), LpReg(rho=1.0, kappa=0.0)):
+        now = [0.01, 0.01 * (1 - 1e-8)]
+        loss, slopes = loss_and_slopes(
+            [term], now, old=[0.01, 0.01], advantages=[-1.0, -1.0], kept=1.0, likeliest=0.01
+        )
+        assert loss == 0
+        assert slopes == [0, 0]
+
+
+def test_of_equal_probabilities_a_micro_batch_gates_no_more_than_its_share():
+    term = LpReg(rho=0.5, gate_scope="micro")
+    _, slopes = loss_and_slopes([term], [0.02] * 4, old=[0.04] * 4, advantages=[-1.0] * 4)
+    assert [s != 0 for s in slopes] == [True, True, False, False]
+
+
 ROWS = {"advantages": [-1.0] * 4 + [1.0] * 3, "kept": 0.98}
 TWO_ROWS = [0.9, 0.5, 0.03, 0.02, 0.8, 0.01, 0.04]
 
@@ -261,8 +291,13 @@ def test_the_papers_quantile_is_of_all_tokens_and_only_negative_ones_are_gated()
     assert thresholds(LpReg(rho=0.29), rows, [-1, 1]) == pytest.approx([0.02] * 2)  # 1 of 4
     assert thresholds(LpReg(rho=0.5), rows, [-1, 1]) == pytest.approx([0.03] * 2)
     assert thresholds(LpReg(rho=0.2), rows, [-1, 1]) == [0.0, 0.0]  # less than one token
-    terms = methods.PAPER.terms[0], LpReg(rho=0.29, gate_pool="all", noise_gate="proxy_positive")
-    _, slopes = loss_and_slopes(terms, TWO_ROWS, old=TWO_ROWS, threshold=math.log(0.02), **ROWS)
+    term = LpReg(rho=0.29, gate_pool="all", noise_gate="proxy_positive")
+    logprobs = [np.log(np.array(p, np.float32)) for p in rows]
+    marks = term.mark([row(-1.0, [1] * 4), row(1.0, [1] * 3)], logprobs)
+    threshold = float(marks[0]["lp_reg/threshold"][0])
+    terms = methods.PAPER.terms[0], term
+    now = np.exp(np.concatenate(logprobs).astype(np.float64)).tolist()
+    _, slopes = loss_and_slopes(terms, now, old=now, threshold=threshold, **ROWS)
     gated = [abs(abs(s) - 1 / 7) > 1e-4 for s in slopes]
     assert gated == [False, False, False, True, False, False, False]
 
@@ -291,16 +326,20 @@ def test_the_presets_are_what_the_paper_and_the_code_have():
     )
     assert (OFFICIAL.noise_gate, OFFICIAL.strict, OFFICIAL.kl_clamp) == ("below_proxy", False, 10.0)
     for term in (PAPER, OFFICIAL, LpReg()):
-        assert (term.beta, term.rho, term.kappa, term.normalisation) == (
-            1.0,
-            0.01,
-            0.02,
-            "token-mean",
-        )
+        assert (term.beta, term.rho, term.kappa) == (1.0, 0.01, 0.02)
     for method in (methods.METHOD, methods.OFFICIAL, methods.PAPER):
         assert (method.grpo.clip_low, method.grpo.clip_high) == (1.0, 9.0)
         assert method.grpo.group_size == 8
+        assert [term.normalisation for term in method.terms] == ["token-mean"] * 2
         assert not method.grpo.importance_cap
+
+
+def test_rows_that_nobody_sampled_are_in_no_quantile():
+    """As ERL's distilled ones: unlikely as they stand, and never pushed down."""
+    sampled = replace(row(-1.0, [1] * 4), sampler_logprobs=np.zeros(4, np.float32))
+    logprobs = [np.log(np.array(p, np.float32)) for p in ([0.9, 0.5, 0.03, 0.02], [1e-9] * 4)]
+    marks = LpReg(rho=0.5, gate_pool="all").mark([sampled, row(1.0, [1] * 4)], logprobs)
+    assert np.exp(marks[1]["lp_reg/threshold"]) == pytest.approx([0.03] * 4)
 
 
 @pytest.mark.parametrize(
@@ -328,8 +367,10 @@ def test_only_the_full_kl_needs_whole_distributions():
     ("metrics", "said"),
     [
         ({"gated": 0.1, "rare": 0.2, "noise": 0.1}, ""),
-        ({"gated": 0.0, "rare": 0.0, "noise": 0.0}, "less than one token"),
-        ({"gated": 0.0, "rare": 0.2, "noise": 0.15}, "75% noise"),
+        ({"gated": 0.0, "rare": 0.0, "noise": 0.0, "threshold": 0.0}, "less than one token"),
+        ({"gated": 0.0, "rare": 0.0, "noise": 0.0, "threshold": 0.02}, "have A >= 0"),
+        ({"gated": 0.0, "rare": 0.2, "noise": 0.2, "threshold": 0.02}, "calls all rare tokens"),
+        ({"gated": 0.0, "rare": 0.2, "noise": 0.1, "threshold": 0.02}, "as likely as in the proxy"),
     ],
 )
 def test_a_gate_that_never_fires_is_said_in_words(metrics, said):

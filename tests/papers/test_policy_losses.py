@@ -50,10 +50,10 @@ def test_kl_cov_of_a_batch_chooses_by_the_logprobs_before_the_update():
     term = KlCov(percent=25, importance_cap=None)
     rows = [row(1.0, [1, 1]), row(-1.0, [1, 1])]
     marks = term.mark(rows, [np.array(OLD[:2], np.float32), np.array(OLD[2:], np.float32)])
-    chosen = [m["kl_cov/chosen"].tolist() for m in marks]
+    chosen = [m["policy_gradient/chosen"].tolist() for m in marks]
     assert chosen == [[0, 0], [0, 1]]
     loss, slopes = by_logprobs(
-        term, NOW, old=OLD, advantages=WORTH, **{"kl_cov/chosen": [0.0, 0.0, 0.0, 1.0]}
+        term, NOW, old=OLD, advantages=WORTH, **{"policy_gradient/chosen": [0.0, 0.0, 0.0, 1.0]}
     )
     assert loss == pytest.approx(0.04879065, abs=1e-6)
     assert slopes == pytest.approx([-0.22620935, -0.27629273, 0.25, 0.52629273], abs=1e-6)
@@ -66,21 +66,28 @@ def test_kl_cov_without_a_second_update_is_the_policy_gradient():
     assert slopes == pytest.approx([-0.25, -0.25, 0.25, 0.25])
 
 
+def test_rounding_is_no_change_that_kl_cov_penalises():
+    term = KlCov(percent=100, scope="micro", importance_cap=None)
+    old = [x + 1e-6 for x in NOW]
+    _, slopes = by_logprobs(term, NOW, old=old, advantages=WORTH)
+    assert slopes == pytest.approx([-0.25, -0.25, 0.25, 0.25], abs=1e-5)
+
+
 def test_clip_cov_drops_random_tokens_of_the_range_and_no_others():
     """Covariances by the old logprobs: 1.475, .475, .425, 1.525; between 1 and 5 are the first and the last."""
     rows = [row(1.0, [1, 1]), row(-1.0, [1, 1])]
     logprobs = [np.array(OLD[:2], np.float32), np.array(OLD[2:], np.float32)]
     both = ClipCov(share=0.5).mark(rows, logprobs)
-    assert [m["clip_cov/dropped"].tolist() for m in both] == [[1, 0], [0, 1]]
+    assert [m["policy_gradient/dropped"].tolist() for m in both] == [[1, 0], [0, 1]]
     one = ClipCov(share=0.25)
-    dropped = [m["clip_cov/dropped"].tolist() for m in one.mark(rows, logprobs)]
+    dropped = [m["policy_gradient/dropped"].tolist() for m in one.mark(rows, logprobs)]
     assert dropped in ([[1, 0], [0, 0]], [[0, 0], [0, 1]])
-    assert dropped == [m["clip_cov/dropped"].tolist() for m in one.mark(rows, logprobs)]
+    assert dropped == [m["policy_gradient/dropped"].tolist() for m in one.mark(rows, logprobs)]
     none = ClipCov().mark(rows, logprobs)  # 2e-4 of four is none
-    assert [m["clip_cov/dropped"].tolist() for m in none] == [[0, 0], [0, 0]]
+    assert [m["policy_gradient/dropped"].tolist() for m in none] == [[0, 0], [0, 0]]
     loss, slopes = by_logprobs(
         ClipCov(importance_cap=None), NOW, old=NOW, advantages=WORTH,
-        **{"clip_cov/dropped": [1.0, 0.0, 0.0, 0.0]},
+        **{"policy_gradient/dropped": [1.0, 0.0, 0.0, 0.0]},
     )  # fmt: skip
     assert loss == pytest.approx(0.25)
     assert slopes == pytest.approx([0, -0.25, 0.25, 0.25])
@@ -107,7 +114,7 @@ def test_forking_tokens_of_a_batch_share_one_mean():
         row(-1.0, [1] * 5).with_extras(old_entropy=np.full(5, 0.7, np.float32)),
     ]
     marks = term.mark(rows, [np.zeros(5, np.float32)] * 2)
-    assert [m["forking/chosen"].tolist() for m in marks] == [[0, 1, 0, 1, 0], [0] * 5]
+    assert [m["policy_gradient/chosen"].tolist() for m in marks] == [[0, 1, 0, 1, 0], [0] * 5]
     marked = [r.with_extras(**m) for r, m in zip(rows, marks, strict=True)]
     pinned = [e.extras["coefficients/policy_gradient"].tolist() for e in pin([term], marked)]
     assert pinned == [[0, 0.5, 0, 0.5, 0], [0] * 5]

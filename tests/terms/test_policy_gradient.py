@@ -70,15 +70,6 @@ def test_a_positive_weight_from_elsewhere_is_reward_weighted_imitation_at_ratio_
     assert grad == pytest.approx([-0.5, -0.5])
 
 
-def test_unclipped_tokens_ignore_every_clip_and_the_others_do_not():
-    ratio = math.log(5.0)
-    loss, grad = value_and_grad(
-        ERL, [ratio, ratio], old=[0.0, 0.0], advantages=-1.0, unclipped=[1.0, 0.0]
-    )
-    assert loss == pytest.approx(5.0 + 3.0)
-    assert grad == pytest.approx([5.0, 0.0])
-
-
 @pytest.mark.parametrize(
     ("old_minus_sampler", "cap", "importance"),
     [
@@ -107,7 +98,7 @@ def test_a_wild_log_ratio_is_held_at_twenty_and_stays_finite():
     assert grad == [0.0]
 
 
-def test_a_token_without_coefficient_gives_no_gradient_and_no_metric():
+def test_a_token_without_coefficient_gives_no_gradient_and_counts_in_no_clip_share():
     given = {
         "old": [-1.0, -1.0],
         "sampler": [-1.5, -9.0],
@@ -118,8 +109,8 @@ def test_a_token_without_coefficient_gives_no_gradient_and_no_metric():
     assert grad[0] != 0
     assert grad[1] == 0.0
     metrics = PPO(stats([-1.0, 2.0], **given)).metrics
-    assert metrics["ratio/mean"] == (1.0, 1.0)
-    assert metrics["importance/mean"] == (pytest.approx(math.exp(0.5)), 1.0)
+    assert metrics["clip/share"] == (0.0, 1.0)
+    assert metrics["ratio/mean"] == (pytest.approx(1.0 + math.exp(3.0)), 2.0)  # of all tokens
 
 
 def test_metrics_are_sums_and_counts():

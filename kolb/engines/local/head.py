@@ -106,7 +106,8 @@ def proxy_kl(current: Distributions, old: Distributions, minp: MinP, temperature
             logq = logq - mass[:, None]
             q = torch.where(mask, logq.exp(), torch.zeros_like(logq))
             negative_entropy = torch.where(mask, q * logq, torch.zeros_like(q)).sum(-1)
-        return negative_entropy - (q * current.logp(part, 1.0 / temperature)).sum(-1)
+        expected = torch.where(mask, q * current.logp(part, 1.0 / temperature), torch.zeros_like(q))
+        return negative_entropy - expected.sum(-1)
 
     parts = [
         checkpoint(one, part, use_reentrant=False)

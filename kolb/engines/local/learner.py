@@ -20,8 +20,8 @@ from kolb.engines.local.loading import save_folder
 from kolb.engines.local.model import LocalModel, adapter_name, clone_frozen
 from kolb.engines.local.sampler import LocalSampler
 from kolb.errors import NonFiniteError, PublishMismatchError, RecipeError, RunDirectoryError
-from kolb.terms.base import PINNED, TokenStats, mean_of, prepare, proxy_rule
-from kolb.types import Example, Floats, MinP, SamplingParams
+from kolb.terms.base import PINNED, TokenStats, mean_of_all, prepare, proxy_rule
+from kolb.types import Example, Floats, SamplingParams
 
 PUBLISH_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3}
 PROBE_TOKENS = 4
@@ -56,6 +56,7 @@ class LocalLearner:
         )
         self.version = 0
         self._remembered: dict[str, Tensor] = {}
+        self._remembered_version = -1
 
     @property
     def template(self) -> ChatTemplate:
@@ -79,6 +80,7 @@ class LocalLearner:
         model = self._evaluated(use_base)
         if stats.remember:
             self._remembered = {n: p.detach().clone() for n, p in self.parameters.items()}
+            self._remembered_version = self.version
         out: list[dict[str, Floats]] = [{} for _ in examples]
         for numbers in micro_batches(examples, self.micro_tokens):
             part = [examples[i] for i in numbers]
@@ -111,11 +113,12 @@ class LocalLearner:
         minp = proxy_rule(terms)
         for numbers in micro_batches(examples, self.micro_tokens):
             part = [examples[i] for i in numbers]
-            old = self._old_distributions(part, minp) if minp else None
+            old = self._old_distributions(part) if minp else None
             batch, found = self.model.distributions(part)
             seen = stats_of(found, batch.targets, temperature=temperature, entropy=True)
-            if old and minp:
-                seen = replace(seen, proxy_kl=proxy_kl(found, old, minp, temperature))
+            if minp:
+                kl = proxy_kl(found, old or found.detached(), minp, temperature)
+                seen = replace(seen, proxy_kl=kl)
             loss, seen_by_terms = _losses(
                 batch, seen, part, [coefficients[i] for i in numbers], terms
             )
@@ -150,13 +153,16 @@ class LocalLearner:
         return {"grad_norm": float(norm)}
 
     @torch.no_grad()
-    def _old_distributions(self, examples: Sequence[Example], minp: MinP) -> Distributions:
-        """Those of the remembered weights, which take the place of the current ones for a moment."""
+    def _old_distributions(self, examples: Sequence[Example]) -> Distributions | None:
+        """Those of the remembered weights, which take the place of the current ones for a moment; None where
+        they are the current ones."""
         if not self._remembered:
             raise RecipeError(
                 f"policy {self.name!r}: a loss compares with weights that nobody asked to remember; call "
                 "forward(examples, stats=Stats(remember=True)) before the first update"
             )
+        if self._remembered_version == self.version:
+            return None
         self._exchange()
         try:
             return self.model.distributions(examples)[1].detached()
@@ -315,7 +321,7 @@ def _losses(
         report.losses[term.name] = float(result.loss.detach())
         report.record(result.metrics)
         if stats.entropy is not None and term is terms[0]:
-            report.record({"entropy/mean": mean_of(stats.entropy, stats)})
+            report.record({"entropy/mean": mean_of_all(stats.entropy)})
     return total, report
 
 
