@@ -199,9 +199,8 @@ class LpReg:
         if self.kl_mode == "k1":
             distance = k1(logprobs, proxy)
         else:
-            up = limited(
-                proxy - logprobs
-            )  # without a clamp the pull ends at 20 nats, where exp does
+            # Without a clamp the pull ends at 20 nats, where exp does.
+            up = limited(proxy - logprobs)
             distance = torch.expm1(up) - up
         return distance.clamp(-self.kl_clamp, self.kl_clamp) if self.kl_clamp else distance
 
