@@ -15,6 +15,7 @@ from kolb.errors import RecipeError
 from kolb.methods import lp_reg
 from kolb.methods.grpo import Grpo
 from kolb.stage import Recipe
+from kolb.terms import lp_reg as lp_reg_terms
 from kolb.terms.entropy import Entropy
 from kolb.terms.forking import ForkingTokens
 from kolb.terms.gspo import Gspo
@@ -172,3 +173,13 @@ def test_the_script_reads_parquet_and_jsonl_and_writes_what_dataset_reads(tmp_pa
     (train,), (test,) = source.tasks("train"), source.tasks("test")
     assert (train.prompt[0]["content"], train.answer) == ("Solve it.\n\n2+3?", "5")
     assert (test.prompt[0]["content"], test.answer) == (module.FORM.format("1+1?"), "2")
+
+
+@pytest.mark.parametrize("preset", ["PAPER", "OFFICIAL"])
+def test_a_preset_of_the_term_is_named_in_any_recipe_and_changed_there(preset: str) -> None:
+    added = f'stages.learn.terms=[{{use = "kolb.terms.lp_reg.{preset}", rho = 0.2}}]'
+    loaded = recipe.load(ROOT / "recipes" / "quickstart.toml", [added])
+    (term,) = loaded.stages[0].terms
+    assert term == replace(getattr(lp_reg_terms, preset), rho=0.2)
+    assert recipe.parse(loaded.resolved).resolved == loaded.resolved
+    assert loaded.stages[0].all_terms[-1].normalisation == "sequence-mean-token-sum"
