@@ -73,13 +73,14 @@ def plug(table: Any, kind: str, title: str) -> Any:
         found = plugins.load(table["use"], package, attribute)
     except RecipeError as error:
         raise RecipeError(f"{title}: {error}") from error
-    may_be = {
+    instances = {
         "method": "an instance of a frozen dataclass",
         "term": "a frozen dataclass or an instance",
     }
-    is_right = isinstance(found, type) if kind != "method" else False
-    if not is_right and not (kind in may_be and is_frozen_instance(found)):
-        wanted = may_be.get(kind, "a class")
+    is_class = kind != "method" and isinstance(found, type)
+    is_instance = kind in instances and is_frozen_instance(found)
+    if not (is_class or is_instance):
+        wanted = instances.get(kind, "a class")
         raise RecipeError(f"{title}: {table['use']} gives {found!r}; a {kind} is {wanted}")
     check_members(found, kind, f"{title}: {table['use']}")
     return found

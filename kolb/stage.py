@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from kolb.engines.base import LoraSpec, ModelSpec, OptimizerSpec
@@ -150,7 +151,7 @@ class Stage:
                     f"stage {self.name!r}: no policy for role {role!r} of {self.method.name}; name one under [stages.roles] (with a single policy it is taken by itself)"
                 )
 
-    @property
+    @cached_property
     def all_terms(self) -> tuple[Any, ...]:
         """The method's terms and the stage's own. One of the stage's with the name of one of the method's takes its
         place: so another surrogate is used inside any method. One that leaves its normalisation open has that of

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kolb.terms.base import TermResult, TokenStats, mean_of
+from kolb.terms.base import TermResult, TokenStats
 from kolb.terms.policy_gradient import (
     check_clip,
     check_importance,
-    drift,
     has_no_advantage,
-    importance_of,
     ratio_of,
+    weighed,
 )
 from kolb.types import Example
 
@@ -46,10 +45,7 @@ class Cispo:
         ratio = ratio_of(stats).detach()
         weight = ratio.clamp(1.0 - self.clip_low, 1.0 + self.clip_high)
         loss = -stats.advantages * weight * stats.logprobs
-        importance = importance_of(stats, self.importance_cap)
-        metrics = drift(stats, ratio, importance)
-        metrics["clip/share"] = mean_of(weight != ratio, stats)
-        return TermResult((stats.coefficients * importance * loss).sum(), metrics)
+        return weighed(stats, ratio, loss, self.importance_cap, {"clip/share": weight != ratio})
 
 
 TERM = Cispo

@@ -10,14 +10,13 @@ import numpy as np
 import torch
 
 from kolb.errors import at_least
-from kolb.terms.base import TermResult, TokenStats, mean_of
+from kolb.terms.base import TermResult, TokenStats
 from kolb.terms.policy_gradient import (
     check_clip,
     check_importance,
     clipped,
-    drift,
-    importance_of,
     ratio_of,
+    weighed,
 )
 from kolb.terms.selection import covariance, joined, marks_of, worths
 from kolb.types import Example, Floats, derive_seed
@@ -66,12 +65,9 @@ class ClipCov:
         ratio = ratio_of(stats)
         loss = clipped(stats.advantages, ratio, self.clip_low, self.clip_high)
         dropped = stats.extras[f"{self.name}/dropped"] != 0
-        importance = importance_of(stats, self.importance_cap)
-        metrics = drift(stats, ratio, importance)
-        metrics["clip/share"] = mean_of(loss != -stats.advantages * ratio, stats)
-        metrics["clip_cov/share"] = mean_of(dropped, stats)
+        means = {"clip/share": loss != -stats.advantages * ratio, "clip_cov/share": dropped}
         kept = torch.where(dropped, torch.zeros_like(loss), loss)
-        return TermResult((stats.coefficients * importance * kept).sum(), metrics)
+        return weighed(stats, ratio, kept, self.importance_cap, means)
 
 
 TERM = ClipCov

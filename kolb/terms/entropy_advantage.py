@@ -8,15 +8,14 @@ from typing import ClassVar
 import torch
 
 from kolb.errors import RecipeError, at_least
-from kolb.terms.base import TermResult, TokenStats, mean_of
+from kolb.terms.base import TermResult, TokenStats
 from kolb.terms.policy_gradient import (
     check_clip,
     check_importance,
     clipped,
-    drift,
     has_no_advantage,
-    importance_of,
     ratio_of,
+    weighed,
 )
 from kolb.types import Example
 
@@ -59,13 +58,10 @@ class EntropyAdvantage:
         bonus = torch.minimum(
             self.alpha * stats.entropy.detach(), stats.advantages.abs() / self.kappa
         )
-        ratio = ratio_of(stats)
-        loss = clipped(stats.advantages + bonus, ratio, self.clip_low, self.clip_high)
-        importance = importance_of(stats, self.importance_cap)
-        metrics = drift(stats, ratio, importance)
-        metrics["clip/share"] = mean_of(loss != -(stats.advantages + bonus) * ratio, stats)
-        metrics["entropy_advantage/bonus"] = mean_of(bonus, stats)
-        return TermResult((stats.coefficients * importance * loss).sum(), metrics)
+        ratio, advantages = ratio_of(stats), stats.advantages + bonus
+        loss = clipped(advantages, ratio, self.clip_low, self.clip_high)
+        means = {"clip/share": loss != -advantages * ratio, "entropy_advantage/bonus": bonus}
+        return weighed(stats, ratio, loss, self.importance_cap, means)
 
 
 TERM = EntropyAdvantage

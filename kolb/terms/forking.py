@@ -9,16 +9,15 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from kolb.errors import RecipeError
-from kolb.terms.base import TermResult, TokenStats, mean_of
+from kolb.terms.base import TermResult, TokenStats
 from kolb.terms.policy_gradient import (
     check_clip,
     check_importance,
     clipped,
-    drift,
-    importance_of,
     ratio_of,
+    weighed,
 )
-from kolb.terms.selection import check_scope, highest, joined, marks_of
+from kolb.terms.selection import check_scope, highest, joined, marks_of, placed
 from kolb.types import Example, Floats
 
 
@@ -74,13 +73,11 @@ class ForkingTokens:
         return highest(entropies, max(1, int(len(entropies) * self.share)))
 
     def __call__(self, stats: TokenStats) -> TermResult:
-        coefficients = self._coefficients(stats)
         ratio = ratio_of(stats)
         loss = clipped(stats.advantages, ratio, self.clip_low, self.clip_high)
-        importance = importance_of(stats, self.importance_cap)
-        metrics = drift(stats, ratio, importance)
-        metrics["clip/share"] = mean_of(loss != -stats.advantages * ratio, stats)
-        return TermResult((coefficients * importance * loss).sum(), metrics)
+        means = {"clip/share": loss != -stats.advantages * ratio}
+        coefficients = self._coefficients(stats)
+        return weighed(stats, ratio, loss, self.importance_cap, means, coefficients)
 
     def _coefficients(self, stats: TokenStats) -> Tensor:
         """Those of the chosen tokens; in a micro-batch they share what belongs to all of its tokens."""
@@ -89,8 +86,7 @@ class ForkingTokens:
         if stats.entropy is None:
             raise RecipeError("forking needs 'stats:entropy', and the engine gave no entropy")
         counts = stats.coefficients != 0
-        chosen = counts.clone()
-        chosen[counts] = self._choose(stats.entropy.detach()[counts])
+        chosen = placed(self._choose(stats.entropy.detach()[counts]), counts)
         kept = stats.coefficients * chosen
         return kept * (stats.coefficients.sum() / kept.sum()) if len(kept) else kept
 

@@ -7,15 +7,14 @@ from typing import ClassVar
 
 import torch
 
-from kolb.terms.base import TermResult, TokenStats, mean_of
+from kolb.terms.base import TermResult, TokenStats
 from kolb.terms.policy_gradient import (
     check_clip,
     check_importance,
     clipped,
-    drift,
     has_no_advantage,
-    importance_of,
     limited,
+    weighed,
 )
 from kolb.types import Example
 
@@ -57,10 +56,8 @@ class Gspo:
         mean = (total / number)[stats.example]
         ratio = limited(mean + stats.logprobs - stats.logprobs.detach()).exp()
         loss = clipped(stats.advantages, ratio, self.clip_low, self.clip_high)
-        importance = importance_of(stats, self.importance_cap)
-        metrics = drift(stats, ratio, importance)
-        metrics["clip/share"] = mean_of(loss != -stats.advantages * ratio, stats)
-        return TermResult((stats.coefficients * importance * loss).sum(), metrics)
+        is_clipped = loss != -stats.advantages * ratio
+        return weighed(stats, ratio, loss, self.importance_cap, {"clip/share": is_clipped})
 
 
 TERM = Gspo

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from kolb.errors import at_least
-from kolb.terms.base import TermResult, TokenStats, mean_of
-from kolb.terms.policy_gradient import check_importance, drift, importance_of, ratio_of
-from kolb.terms.selection import check_scope, covariance, highest, joined, marks_of, worths
+from kolb.terms.base import TermResult, TokenStats
+from kolb.terms.policy_gradient import check_importance, ratio_of, weighed
+from kolb.terms.selection import check_scope, covariance, highest, joined, marks_of, placed, worths
 from kolb.types import Example, Floats
 
 ROUNDING = 1e-4
@@ -67,19 +67,14 @@ class KlCov:
         loss = -stats.advantages * ratio + self.coefficient * torch.where(
             chosen, apart, torch.zeros_like(apart)
         )
-        importance = importance_of(stats, self.importance_cap)
-        metrics = drift(stats, ratio, importance)
-        metrics["kl_cov/share"] = mean_of(chosen, stats)
-        return TermResult((stats.coefficients * importance * loss).sum(), metrics)
+        return weighed(stats, ratio, loss, self.importance_cap, {"kl_cov/share": chosen})
 
     def _chosen(self, stats: TokenStats) -> Tensor:
         if self.scope == "batch":
             return stats.extras[f"{self.name}/chosen"] != 0
         counts = stats.coefficients != 0
-        chosen = counts.clone()
         scores = covariance(stats.advantages[counts], stats.logprobs.detach()[counts])
-        chosen[counts] = self._choose(scores)
-        return chosen
+        return placed(self._choose(scores), counts)
 
 
 TERM = KlCov

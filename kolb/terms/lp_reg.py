@@ -42,7 +42,7 @@ from kolb.errors import RecipeError, at_least, nearest
 from kolb.terms.base import TermResult, TokenStats, mean_of
 from kolb.terms.kl import k1
 from kolb.terms.policy_gradient import limited
-from kolb.terms.selection import SCOPES, highest, joined, worths
+from kolb.terms.selection import SCOPES, highest, joined, placed, worths
 from kolb.types import Example, Floats, MinP
 
 KNOWN: Mapping[str, Sequence[str]] = {
@@ -183,10 +183,8 @@ class LpReg:
             return lower <= stats.extras[self._threshold_name]
         pool = negative if self.gate_pool == "negatives" else stats.coefficients != 0
         count = max(1, math.floor(int(pool.sum()) * self.rho))
-        rare = torch.zeros_like(pool)
-        if count > 1:  # the code gates nothing at 1
-            rare[pool] = highest(-now[pool], count)
-        return rare
+        # The code gates nothing where that is one token.
+        return placed(highest(-now[pool], count if count > 1 else 0), pool)
 
     def _distance(self, stats: TokenStats, proxy: Tensor, gated: Tensor) -> Tensor:
         """[T], 0 where nothing is gated, with a gradient where something is."""

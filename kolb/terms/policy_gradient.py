@@ -6,6 +6,7 @@ numbers that tell how far an update has gone. A surrogate that is to stand in it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -71,10 +72,7 @@ class PolicyGradient:
         ratio = ratio_of(stats)
         plain = -stats.advantages * ratio
         loss = self._clip(ratio, stats)
-        importance = importance_of(stats, self.importance_cap)
-        metrics = drift(stats, ratio, importance)
-        metrics["clip/share"] = mean_of(loss != plain, stats)
-        return TermResult((stats.coefficients * importance * loss).sum(), metrics)
+        return weighed(stats, ratio, loss, self.importance_cap, {"clip/share": loss != plain})
 
     def _clip(self, ratio: Tensor, stats: TokenStats) -> Tensor:
         loss = clipped(stats.advantages, ratio, self.clip_low, self.clip_high)
@@ -122,10 +120,27 @@ def importance_of(stats: TokenStats, cap: float | None) -> Tensor:
     return limited(stats.old_logprobs - stats.sampler_logprobs).exp().clamp(max=cap)
 
 
+def weighed(
+    stats: TokenStats,
+    ratio: Tensor,
+    loss: Tensor,
+    importance_cap: float | None,
+    means: Mapping[str, Tensor],
+    coefficients: Tensor | None = None,
+) -> TermResult:
+    """What a surrogate returns, from the loss of each token [T]: the sum, with importance weights and with
+    ``coefficients`` in place of those of ``stats``; the metrics of ``drift``; and ``means`` over the tokens that count."""
+    importance = importance_of(stats, importance_cap)
+    metrics = drift(stats, ratio, importance)
+    metrics |= {name: mean_of(values, stats) for name, values in means.items()}
+    given = stats.coefficients if coefficients is None else coefficients
+    return TermResult((given * importance * loss).sum(), metrics)
+
+
 def drift(stats: TokenStats, ratio: Tensor, importance: Tensor) -> dict[str, tuple[float, float]]:
-    """Metrics over all tokens of the stream: ``ratio/mean``, ``importance/mean``, ``tokens/rare`` (the share that the policy before the update held
-    for less likely than ``RARE``), and ``kl/sampler_learner``, the k3 estimate of KL(sampler || learner before
-    the update), with its largest token."""
+    """Metrics over all tokens of the stream: ``ratio/mean``, ``importance/mean``, ``tokens/rare`` (the share that
+    the policy before the update held for less likely than ``RARE``), and ``kl/sampler_learner``, the k3 estimate of
+    KL(sampler || learner before the update), with its largest token."""
     apart = k3(stats.sampler_logprobs, stats.old_logprobs)
     return {
         "ratio/mean": mean_of_all(ratio),

@@ -48,24 +48,26 @@ def joined(arrays: Sequence[Floats], examples: Sequence[Example], stream: str) -
     return torch.as_tensor(np.concatenate([*parts, np.zeros(0, np.float32)]))
 
 
-def spread(chosen: Tensor, examples: Sequence[Example], stream: str) -> list[Floats]:
-    """The inverse of ``joined``: 1 for the chosen targets of each example, 0 for all others."""
+def marks_of(
+    name: str, chosen: Tensor, examples: Sequence[Example], stream: str
+) -> list[dict[str, Floats]]:
+    """``chosen``, in the order of ``joined``, as the extra ``name`` of each example: 1 for the chosen targets, else 0."""
     marks = []
     start = 0
     for example in examples:
         mark = has_weight(example, stream).astype(np.float32)
         count = int(mark.sum())
         mark[mark != 0] = chosen[start : start + count].numpy()
-        marks.append(mark)
+        marks.append({name: mark})
         start += count
     return marks
 
 
-def marks_of(
-    name: str, chosen: Tensor, examples: Sequence[Example], stream: str
-) -> list[dict[str, Floats]]:
-    """``chosen``, in the order of ``joined``, as the extra ``name`` of each example."""
-    return [{name: mark} for mark in spread(chosen, examples, stream)]
+def placed(chosen: Tensor, among: Tensor) -> Tensor:
+    """``chosen``, booleans for the tokens that are true in ``among`` [T], as booleans [T]."""
+    whole = among.clone()
+    whole[among] = chosen
+    return whole
 
 
 def worths(examples: Sequence[Example]) -> list[Floats]:
