@@ -93,8 +93,12 @@ class Budget:
     def keep_books(self, path: Path) -> None:
         """Counts what ``path`` says was spent before, and writes every charge there from now on."""
         self._books = path
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        for line in text.splitlines():
             self.spent += _charge_from(line)
+        if text and not text.endswith("\n"):
+            with path.open("a", encoding="utf-8") as file:
+                file.write("\n")  # else the next charge would be lost behind what a crash cut short
 
     @asynccontextmanager
     async def room_for(self, worst: Charge) -> AsyncIterator[Bill]:
@@ -151,7 +155,7 @@ class Budget:
 
 
 def _charge_from(line: str) -> Charge:
-    """The charge in a line of the books; none for a last line that a crash cut short."""
+    """The charge in a line of the books; none for a line that a crash cut short."""
     try:
         entry: Any = json.loads(line)
     except ValueError:
