@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kolb.engines.endpoint.answers import Answer, Form, answer_from_json
@@ -52,7 +52,7 @@ def test_a_request_takes_the_form_that_its_server_wants() -> None:
         "temperature": 1.0,
         "top_k": 3,
         "stop": ["\n"],
-        "logprobs": 0,
+        "logprobs": 1,
         "min_p": 0.0,
     }
 
@@ -156,6 +156,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(JSON, st.sampled_from(["chat", "completions"]), st.booleans())
 def test_any_json_is_an_answer_or_a_fault(body: Any, api: str, wants_logprobs: bool) -> None:
     kind = ""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kolb.engines.endpoint.faults import FAULTS, Patience, of_status, retry_after_s, shown
@@ -45,6 +45,7 @@ def test_retry_after_is_read_as_seconds_or_as_a_date(
     assert retry_after_s(headers, NOON) == seconds
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_no_retry_after_header_raises(text: str) -> None:
     seconds = retry_after_s({"retry-after": text}, NOON)

@@ -280,6 +280,7 @@ def test_a_budget_is_used_and_never_crossed_by_many_requests_at_once(
         PRICES.cost(Tokens(20 * len(paid), 0, sum(paid))),
     )
     assert len(paid) + len(stopped) == 300
+    assert sampler.usage["requests"] == len(paid)
     assert sampler.usage["cost"] == pytest.approx(cost)
     # The worst case of one request: its bytes, the frame of a template, and 12 tokens.
     worst = Tokens(len(json.dumps(server.bodies[0])) + client.FRAME_TOKENS, 0, 12)
@@ -298,12 +299,26 @@ def test_the_end_of_a_budget_says_what_was_spent_and_how_to_go_on(serve: Any) ->
 def test_a_try_that_was_cut_is_booked_at_its_worst_and_one_that_was_refused_at_nothing(
     serve: Any, slept: list[float]
 ) -> None:
-    server = serve(in_turn(Reply(cut="reset"), Reply({}, 500), Reply({}, 500)))
+    filtered = said("no")
+    filtered["choices"][0]["finish_reason"] = "content_filter"
+    server = serve(
+        in_turn(
+            Reply(cut="reset"),
+            Reply({}, 500),
+            Reply({}, 500),
+            Reply(said("Is it 50?")),
+            Reply(filtered),
+        )
+    )
     engine = OpenAICompat(base_url=server.url, prices={"m": PRICES})
     sampler = engine.open_sampler(ModelSpec(base="m"))
     sample(sampler)
+    with pytest.raises(SamplerError, match="filtered"):
+        sample(sampler)
     worst = len(json.dumps(server.bodies[0])) + client.FRAME_TOKENS + 12
-    assert engine._budget.spent.tokens == worst + 6 + 3  # the answer: 6 words asked, 3 said
+    answered = 1 + 3  # without the request the server counts one word asked, and 3 said
+    assert engine._budget.spent.tokens == 2 * worst + answered
+    assert sampler.usage["unmetered"] == 2
     assert sampler.usage["cost"] == pytest.approx(engine._budget.spent.cost)
 
 

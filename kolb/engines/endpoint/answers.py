@@ -78,7 +78,7 @@ class Form:
         if params.stop:
             body["stop"] = list(params.stop)
         if self.asks_logprobs(params):
-            body["logprobs"] = True if self.api == "chat" else 0
+            body["logprobs"] = True if self.api == "chat" else 1  # 0 is none to llama.cpp
         return {k: v for k, v in body.items() if k not in self.omit} | dict(self.extra)
 
     def asks_logprobs(self, params: SamplingParams) -> bool:
@@ -93,7 +93,7 @@ class Form:
         if reason == "content_filter":
             raise Fault("filtered", "the endpoint filtered the answer", final=SamplerError)
         if reason == "error":
-            raise Fault("server_error", "the endpoint broke off while it answered", may_cost=True)
+            raise Fault("server_error", "the endpoint broke off while it answered")
         # vLLM says here which stop string ended the text that it does not show.
         stop = choice.get("stop_reason")
         if isinstance(stop, str) and reason == "stop" and not text.endswith(stop):
@@ -105,14 +105,14 @@ class Form:
 
 def _choice(body: Any) -> Mapping[str, Any]:
     if not isinstance(body, dict):
-        raise Fault("malformed", f"the answer is a JSON {type(body).__name__}", may_cost=True)
+        raise Fault("malformed", f"the answer is a JSON {type(body).__name__}")
     choices = body.get("choices")
     if not choices and body.get("error"):
         raise Fault("server_error", f"status 200 with an error: {shown(str(body['error']))}")
     if not choices:
-        raise Fault("empty", "the answer has no choices", may_cost=True)
+        raise Fault("empty", "the answer has no choices")
     if not isinstance(choices, list) or not isinstance(choices[0], dict):
-        raise Fault("malformed", "the answer's choices are no list of objects", may_cost=True)
+        raise Fault("malformed", "the answer's choices are no list of objects")
     return choices[0]
 
 
@@ -121,10 +121,10 @@ def _said(choice: Mapping[str, Any], api: str) -> tuple[str, str]:
     if api == "completions":
         if isinstance(choice.get("text"), str):
             return choice["text"], ""
-        raise Fault("malformed", "the choice has no text", may_cost=True)
+        raise Fault("malformed", "the choice has no text")
     message = choice.get("message")
     if not isinstance(message, dict):
-        raise Fault("malformed", "the choice has no message", may_cost=True)
+        raise Fault("malformed", "the choice has no message")
     thoughts = [message[name] for name in REASONING if isinstance(message.get(name), str)]
     reasoning = thoughts[0] if thoughts else ""
     content = message.get("content")
@@ -140,7 +140,7 @@ def _said(choice: Mapping[str, Any], api: str) -> tuple[str, str]:
     if content is None:
         content = message.get("refusal") or ("" if reasoning or "content" in message else None)
     if not isinstance(content, str):
-        raise Fault("malformed", "the message has no content", may_cost=True)
+        raise Fault("malformed", "the message has no content")
     return content, reasoning
 
 

@@ -123,7 +123,6 @@ class Endpoint:
         tries = 0
         while True:
             tries += 1
-            usage["requests"] += 1
             try:
                 return await self._pay(client, request, usage)
             except Fault as fault:
@@ -140,6 +139,7 @@ class Endpoint:
         """One try, booked: what the server counted, the worst case where it did not or the try was cut, and
         nothing where it gave an error instead."""
         async with self.budget.room_for(request.worst) as bill:
+            usage["requests"] += 1
             try:
                 answer = await self._send(client, request)
                 if answer.tokens is not None:
@@ -183,7 +183,11 @@ class Endpoint:
             body = json.loads(said)
         except (ValueError, RecursionError) as error:
             raise Fault("malformed", "the answer is not JSON", may_cost=True) from error
-        return self.form.read(body, wants_logprobs=request.wants_logprobs)
+        try:
+            return self.form.read(body, wants_logprobs=request.wants_logprobs)
+        except Fault as fault:
+            fault.may_cost = True  # whatever it is, it was sampled
+            raise
 
     # ------------------------------------------------------------------------------------- in words
 
