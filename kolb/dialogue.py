@@ -85,11 +85,7 @@ class Dialogue:
         is_log = isinstance(self._current, MessageLog)
         prompt = tuple(self._current.messages) if is_log else self._current.prompt_ids
         completion = await sampled(self._sampler, prompt, params)
-        if (
-            completion.stop_reason == "length"
-            and not len(completion.token_ids)
-            and not completion.text
-        ):
+        if completion.stop_reason == "length" and not completion.tokens and not completion.text:
             return None
         self._current.add(completion)
         return completion

@@ -8,6 +8,7 @@ KolbError
 │   ├── RewardError                         a grader raised, or gave NaN or the wrong type
 │   ├── SamplerError                        the engine or endpoint failed to answer
 │   └── DeadlineError                       any of them took too long
+├── BudgetSpentError                        the next request to an endpoint might cost more than is allowed
 ├── TemplateError           (ValueError)    messages that a chat template cannot render
 ├── StaleSamplerError                       a sampler used after its weights moved on
 ├── PublishMismatchError                    what samples is not what was trained
@@ -65,6 +66,11 @@ class DeadlineError(BoundaryError):
     """A call across a boundary took longer than its deadline."""
 
     boundary = "deadline"
+
+
+class BudgetSpentError(KolbError):
+    """Nothing more is asked of an endpoint: it might cost more than the recipe allows. A run can be resumed
+    with a higher budget."""
 
 
 class TemplateError(KolbError, ValueError):

@@ -16,7 +16,7 @@ from kolb.checks import check_groups, check_recipe, check_update, open_engine
 from kolb.collected import Collected
 from kolb.credit.group_stats import failure_metrics
 from kolb.engines.base import Engine
-from kolb.errors import RecipeError, TooManyFailuresError
+from kolb.errors import BudgetSpentError, RecipeError, TooManyFailuresError
 from kolb.evaluate import EvaluationResult, choose_tasks, evaluate
 from kolb.listeners import Listeners, Observer
 from kolb.memory.library import ExperienceLibrary
@@ -115,7 +115,11 @@ async def run_stages(running: Running, orders: Mapping[str, TaskOrder]) -> Resul
     result.was_finished = running.is_finished
     for stage in running.stages_left():
         while not running.is_over(stage):
-            result.metrics = await take_step(running, stage, orders[stage.name], result)
+            try:
+                result.metrics = await take_step(running, stage, orders[stage.name], result)
+            except (BudgetSpentError, RecipeError):  # an endpoint refuses: what was learnt is kept
+                running.save_if_whole(stage)
+                raise
     result.steps, result.library = running.at.step, running.library
     return result
 

@@ -15,6 +15,7 @@ from kolb.runs.directory import RunDirectory
 from kolb.runs.plots import plot_png, plot_text
 from kolb.types import Episode, Group
 from kolb.view.render import episode_view, safe
+from kolb.view.usage import usage_lines, usage_of
 
 MAX_CHARS = 600
 LAST_TURNS = 2
@@ -29,7 +30,8 @@ def print_report(result: Result, *, quiet: bool = False, out: Console | None = N
     out = out or Console(highlight=False)
     run = RunDirectory.open(result.directory)
     lines = run.metrics()
-    for text in [*before_and_after(lines, run.recipe()), *broken(lines), f"run: {run.path}"]:
+    facts = [*before_and_after(lines, run.recipe()), *broken(lines), *usage_lines(usage_of(lines))]
+    for text in [*facts, f"run: {run.path}"]:
         out.print(safe(text), soft_wrap=True)
     if quiet:
         return

@@ -24,6 +24,9 @@ from kolb.stage import Recipe, Stage
 from kolb.types import Group, Update, derive_seed
 from kolb.world import LiveWorld, stop_if_broken
 
+BOOKS = "usage.jsonl"
+"""What an engine with a budget has spent, in a run's directory."""
+
 REMARKS_IN_A_ROW = 3
 """So many steps a term must find fault with its own numbers before it is said: a single batch may be odd."""
 
@@ -97,6 +100,8 @@ class Running:
         self.library = ExperienceLibrary()
         self.at = Position()
         self._recorded_library = 0
+        self._recorded_step = 0
+        self._usage: dict[str, dict[str, float]] = {}
         self._remarks: dict[tuple[str, str, str], int] = {}
         self._has_told_of_failures = False
 
@@ -104,6 +109,8 @@ class Running:
 
     def start(self, *, resume: bool) -> None:
         """Opens every policy that some stage uses, and goes to the last checkpoint when resuming."""
+        if hasattr(self.engine, "keep_books"):
+            self.engine.keep_books(self.directory.path / BOOKS)  # pyright: ignore[reportAttributeAccessIssue]
         used = {p for s in self.recipe.stages for p in (*s.roles.values(), *s.learn)}
         for name, spec in self.recipe.policies.items():
             if name not in used:
@@ -127,6 +134,7 @@ class Running:
             self.listeners.note("resumed from the start: no checkpoint had been written")
             return
         self.at = Position(**checkpoint.state["position"])
+        self._recorded_step = self.at.step
         names = [stage.name for stage in self.recipe.stages]
         if names[self.at.stage : self.at.stage + 1] != [checkpoint.state["stage"]]:
             raise RunDirectoryError(
@@ -294,9 +302,20 @@ class Running:
         metrics["tokens/sampled"] = world.tokens.total()
         metrics["tokens/stage"] = self.at.stage_tokens
         metrics["updates/skipped"] = sum(len(r.skipped) for r in reports)
+        metrics |= self._new_usage()
         if self.library.version:
             metrics["library/version"] = self.library.version
             metrics["library/size"] = len(self.library.experiences)
+        return metrics
+
+    def _new_usage(self) -> dict[str, float]:
+        """What the samplers that count their usage have added since the last step."""
+        metrics: dict[str, float] = {}
+        for policy, sampler in sorted(self.samplers.items()):
+            now: dict[str, float] = dict(getattr(sampler, "usage", {}))
+            before = self._usage.get(policy, {})
+            metrics |= {f"usage/{policy}/{k}": v - before.get(k, 0) for k, v in now.items()}
+            self._usage[policy] = now
         return metrics
 
     def record(self, stage: Stage, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
@@ -310,11 +329,17 @@ class Running:
             stage=stage.name,
         )
         self._recorded_library = self.library.version
+        self._recorded_step = self.at.step
         self.listeners.step(stage.name, self.at.step, metrics)
         every = self.recipe.checkpoints.every
         if self.is_over(stage) or (every > 0 and self.at.step % every == 0):
             self.save(stage)
             checkpoints.prune(self.directory, self.recipe.checkpoints.keep)
+
+    def save_if_whole(self, stage: Stage) -> None:
+        """A checkpoint of the last recorded step, unless the next one is half taken."""
+        if 0 < self.at.step == self._recorded_step:
+            self.save(stage)
 
     def save(self, stage: Stage) -> None:
         state = {

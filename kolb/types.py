@@ -144,6 +144,9 @@ class Completion:
     ``version`` names the weights that sampled it. ``stop_reason``: ``stop`` (end token or stop string),
     ``length`` (cut by ``max_tokens`` or by the context window), or ``given`` (written by somebody, as in
     a demonstration; ``logprobs`` is then empty).
+
+    ``token_count`` is what an endpoint counts where it gives no ids, and ``reasoning`` what its model thought
+    before ``text``: it is recorded, and nobody is shown it.
     """
 
     text: str
@@ -151,6 +154,13 @@ class Completion:
     logprobs: Floats = field(default_factory=lambda: NO_FLOATS)
     stop_reason: str = "stop"
     version: int = 0
+    token_count: int = 0
+    reasoning: str = ""
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens were sampled, by their ids or by the endpoint's count."""
+        return len(self.token_ids) or self.token_count
 
 
 @dataclass(frozen=True)
@@ -202,9 +212,7 @@ class Trajectory:
 
     @property
     def sampled_tokens(self) -> int:
-        return sum(
-            len(t.completion.token_ids) for t in self.turns if t.completion.stop_reason != "given"
-        )
+        return sum(t.completion.tokens for t in self.turns if t.completion.stop_reason != "given")
 
 
 class Status(StrEnum):

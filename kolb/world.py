@@ -278,7 +278,7 @@ class LiveWorld:
         return given_turns(self._sampler(role).template, messages, task.data.get("tools"))
 
     def _count(self, role: str, completion: Completion) -> None:
-        self.tokens[self._policy(role)] += len(completion.token_ids)
+        self.tokens[self._policy(role)] += completion.tokens
 
     def _with_library(self, opening: Sequence[Message], system: str | None) -> tuple[Message, ...]:
         """The one place where the library enters a prompt: at the end of an attempt's system prompt.

@@ -9,10 +9,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from kolb.cli.opened import Source, opened_samplers, read_source
+from kolb.cli.opened import Source, opened_samplers, read_source, usages
 from kolb.evaluate import EvaluationResult, evaluate
 from kolb.runs.files import plain, write_atomic
 from kolb.stage import Evaluation
+from kolb.view.usage import usage_lines
 
 SCHEMA = 1
 
@@ -35,6 +36,8 @@ def evaluate_source(
     with opened_samplers(source, chosen) as samplers:
         result = asyncio.run(evaluate(chosen, spec, samplers, source.library, step=source.step))
     print(in_words(result, spec))
+    for line in usage_lines(usages(samplers)):
+        print(line)
     if source.run is not None:
         print(f"written to {write(source, chosen.name, spec, result)}")
     return result

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kolb import recipe as recipes
 from kolb.checks import open_engine
@@ -93,6 +94,11 @@ def opened_engine(source: Source) -> Iterator[tuple[Engine, Recipe]]:
         engine = open_engine(recipe)
         stack.callback(engine.close)
         yield engine, recipe
+
+
+def usages(samplers: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
+    """The usage of those samplers that count theirs, by policy."""
+    return {name: s.usage for name, s in samplers.items() if hasattr(s, "usage")}
 
 
 def learning(recipe: Recipe) -> list[str]:

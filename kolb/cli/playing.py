@@ -14,12 +14,13 @@ from typing import Any
 
 import typer
 
-from kolb.cli.opened import Source, opened_samplers, read_source
+from kolb.cli.opened import Source, opened_samplers, read_source, usages
 from kolb.engines.base import Sampler
 from kolb.envs.base import SPLITS, EnvironmentSource
 from kolb.errors import RecipeError, SamplerError, nearest
 from kolb.stage import Stage
 from kolb.types import Completion, Environment, Episode, Message, SamplingParams, StepResult, Task
+from kolb.view.usage import usage_lines
 from kolb.world import LiveWorld
 
 
@@ -48,6 +49,8 @@ def play_source(
         raise typer.Exit(130) from None
     outcome = "none" if episode.outcome is None else f"{episode.outcome:g}"
     say(f"the end: status {episode.status.value}, outcome {outcome}")
+    for line in usage_lines(usages(samplers)):
+        say(line)
     return episode
 
 

@@ -162,6 +162,8 @@ class Sampler(Protocol):
     ``prompt`` is token ids (int32 [L]) where ``template`` is not None, else messages. ``n`` completions
     take the seeds ``params.seed``, ``params.seed + 1``, ... The same seed gives the same tokens whatever
     else is being sampled at the time. A handle whose weights have moved on raises StaleSamplerError.
+
+    One that costs something may have ``usage``: numbers so far, by name. Each step's metrics then hold what it added.
     """
 
     @property
@@ -233,7 +235,11 @@ class Learner(Protocol):
 
 
 class Engine(Protocol):
-    """Opens policies and samplers, and says what it can do."""
+    """Opens policies and samplers, and says what it can do.
+
+    One that keeps to a budget may have ``keep_books(path)``: it counts what the file says was spent before, and
+    writes down there what is spent from now on.
+    """
 
     @property
     def provides(self) -> frozenset[str]: ...

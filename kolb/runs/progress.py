@@ -49,6 +49,7 @@ class Progress:
         self._stage = ""
         self._evaluated: float | None = None
         self._broken = 0.0
+        self._cost = 0.0
 
     def __enter__(self) -> Self:
         self._try(self._open)
@@ -95,7 +96,7 @@ class Progress:
 
     def _facts(self, metrics: Mapping[str, float]) -> list[str]:
         """Only what is known: reward and success of what was sampled (of an expert's, the loss says more), the
-        mean outcome of the last evaluation, how many episodes broke so far, speed."""
+        mean outcome of the last evaluation, how many episodes broke and what was paid so far, speed."""
         seconds = self._times[-1][1] - self._times[-2][1]
         reward = _number(metrics, "reward/mean")
         success = _number(metrics, "success/mean")
@@ -105,6 +106,8 @@ class Progress:
         self._broken += sum(
             _number(metrics, name, 0.0) for name in metrics if name.rpartition("/")[0] in ERRORS
         )
+        costs = [name for name in metrics if name.startswith("usage/") and name.endswith("/cost")]
+        self._cost += sum(_number(metrics, name, 0.0) for name in costs)
         losses = [
             f"loss {value:.3f}" for name, value in metrics.items() if name.startswith("loss/")
         ]
@@ -114,6 +117,7 @@ class Progress:
             *(losses[:1] if tokens == 0 else earned),
             f"eval {self._evaluated:.3f}" if self._evaluated is not None else "",
             f"broken {self._broken:.0f}" if self._broken else "",
+            f"cost {self._cost:.4f}" if costs else "",
             f"{tokens / seconds:,.0f} tok/s" if tokens and seconds > 0 else "",
         ]
         return [fact for fact in facts if fact]

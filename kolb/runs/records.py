@@ -109,6 +109,8 @@ def _turn(turn: Turn) -> Json:
             "version": plain(said.version),
             "token_ids": np.asarray(said.token_ids).tolist(),
             "logprobs": float32_numbers(said.logprobs),
+            **({"token_count": int(said.token_count)} if said.token_count else {}),
+            **({"reasoning": said.reasoning} if said.reasoning else {}),
         },
     }
 
@@ -164,6 +166,8 @@ def _turn_from(data: Mapping[str, Any]) -> Turn:
             logprobs=float32_from(said["logprobs"]),
             stop_reason=said["stop_reason"],
             version=said["version"],
+            token_count=said.get("token_count", 0),
+            reasoning=said.get("reasoning", ""),
         ),
         context_ids=np.asarray(data["context_ids"], np.int32),
         starts_segment=data["starts_segment"],

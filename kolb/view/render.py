@@ -161,7 +161,7 @@ def _scores(trajectory: Trajectory) -> Text:
 
 def _turn_facts(turn: Turn, position: int, turns: int) -> str:
     said = turn.completion
-    count = f"{len(said.token_ids)} tokens" if len(said.token_ids) else "text without tokens"
+    count = f"{said.tokens} tokens" if said.tokens else "text without tokens"
     source = "given" if said.stop_reason == "given" else f"sampled by version {said.version}"
     facts = [f"turn {position + 1} of {turns}", f"{count}, {source}"]
     if said.stop_reason not in ("given", "stop"):
@@ -176,6 +176,8 @@ def _turn_rows(turn: Turn, max_chars: int) -> Iterator[tuple[str, Text]]:
         role = str(message.get("role", "?"))
         text = shortened(message_text(message), max_chars)
         yield role, safe(text, "dim" if role == "system" else "")
+    if turn.completion.reasoning:
+        yield "thinks", safe(shortened(turn.completion.reasoning, max_chars), "dim")
     yield "says", safe(shortened(turn.completion.text, max_chars), "green")
     if turn.feedback:
         yield "feedback", safe(shortened(turn.feedback, max_chars), "yellow")

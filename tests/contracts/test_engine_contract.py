@@ -28,6 +28,7 @@ from kolb.engines.base import (
     Sampler,
     Stats,
 )
+from kolb.engines.openai_compat import OpenAICompat
 from kolb.engines.scripted import Scripted
 from kolb.engines.torch_local import TorchLocal
 from kolb.errors import KolbError, NonFiniteError, StaleSamplerError
@@ -37,6 +38,7 @@ from kolb.terms.policy_gradient import PolicyGradient
 from kolb.types import Completion, Example, Message, MinP, SamplingParams
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+ENGINE_TESTS = Path(__file__).parents[1] / "engines"
 WINDOW = 160
 """The context window of every case that has one."""
 
@@ -92,6 +94,13 @@ def example_engine() -> Any:
     return plugins.load(str(EXAMPLES / "bisect_engine.py"), "kolb.engines", "ENGINE")()
 
 
+@cache
+def endpoint_url() -> str:
+    """A local server that answers by model, messages and seed; it lives as long as the tests do."""
+    server = plugins.load(str(ENGINE_TESTS / "fault_server.py"), "tests", "FaultServer")()
+    return server.__enter__().url
+
+
 CASES = {
     "torch_local": Case(lambda: TorchLocal(threads=1), tiny_llama, has_window=True),
     "torch_local-lora": Case(
@@ -100,6 +109,7 @@ CASES = {
     "torch_local-plain": Case(lambda: TorchLocal(threads=1, fast=False), tiny_llama),
     "scripted": Case(lambda: Scripted(babble, context_window=WINDOW), has_window=True),
     "scripted-chat": Case(lambda: Scripted(babble, gives_tokens=False)),
+    "openai_compat": Case(lambda: OpenAICompat(base_url=endpoint_url())),
     "example": Case(example_engine),
 }
 

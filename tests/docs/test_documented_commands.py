@@ -20,6 +20,9 @@ import typer
 from kolb import loop, plugins, recipe
 from kolb.cli import app
 from kolb.engines.base import LoraSpec, ModelSpec, OptimizerSpec
+from kolb.engines.endpoint.faults import FAULTS
+from kolb.engines.endpoint.spending import Prices
+from kolb.engines.openai_compat import OpenAICompat
 from kolb.engines.scripted import Scripted
 from kolb.engines.torch_local import TorchLocal
 from kolb.envs.dataset import Dataset
@@ -221,6 +224,8 @@ TABLES: dict[str, Any] = {
     'use = "forking"': ForkingTokens,
     'use = "entropy_advantage"': EntropyAdvantage,
     'engine = "torch_local"': TorchLocal,
+    'engine = "openai_compat"': OpenAICompat,
+    "[engine.prices.MODEL]": Prices,
     'engine = "scripted"': Scripted,
     'use = "dataset"': Dataset,
     'use = "grid_text"': GridText,
@@ -361,7 +366,23 @@ method = "grpo"
 steps = 1
 terms = ["entropy_advantage"]
 """
-ONLY_SOMETIMES = {"eval/errors/BOUNDARY", "entropy/mean", "score/NAME", "eval/score/NAME"}
+ENDPOINTS = {
+    f"usage/POLICY/{name}"
+    for name in (
+        *("requests", "retries", "cache_hits", "unmetered", "cut", "cost"),
+        *("prompt_tokens", "cached_tokens", "completion_tokens"),
+        *FAULTS,
+    )
+}
+"""Of the glossary: what only an endpoint counts."""
+
+ONLY_SOMETIMES = {
+    "eval/errors/BOUNDARY",
+    "entropy/mean",
+    "score/NAME",
+    "eval/score/NAME",
+    *ENDPOINTS,
+}
 """Of the glossary: what needs an evaluation in which something breaks, an engine with a distribution (the
 scripted one has none), or an environment that gives scores beside the reward."""
 

@@ -141,6 +141,7 @@ def test_a_heavy_library_stays_where_it_belongs(library: str, homes: tuple[str, 
         "kolb.types, kolb.stage, kolb.recipe",
         "kolb.world, kolb.evaluate, kolb.checks",
         "kolb.engines.scripted, kolb.engines.torch_local, kolb.memory.library, kolb.view",
+        "kolb.engines.openai_compat, kolb.engines.endpoint.prompts",
     ],
 )
 def test_importing_does_not_load_torch_or_transformers(names: str) -> None:
