@@ -142,12 +142,12 @@ class Model:
                         return name, task.id, index
         raise AssertionError("nobody has this seed")
 
-    def prompts(self, call: str = "") -> list[str]:
+    def prompts(self, call: str | None = None) -> list[str]:
         """Every message that was heard, or those of one call, as one text each."""
         return [
             "\n\n".join(str(m["content"]) for m in messages)
             for (name, _, _), messages in sorted(self.heard.items())
-            if not call or name == call
+            if call is None or name == call
         ]
 
     def count(self, call: str) -> int:
