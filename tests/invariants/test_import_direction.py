@@ -140,6 +140,7 @@ def test_a_heavy_library_stays_where_it_belongs(library: str, homes: tuple[str, 
         "kolb, kolb.cli",
         "kolb.types, kolb.stage, kolb.recipe",
         "kolb.world, kolb.evaluate, kolb.checks",
+        "kolb.loop, kolb.methods.tf_grpo",
         "kolb.engines.scripted, kolb.engines.torch_local, kolb.memory.library, kolb.view",
     ],
 )
