@@ -45,10 +45,10 @@ from kolb.methods.tf_grpo_prompts import (
     PROMPTS,
     TOO_LARGE,
     UNREADABLE,
+    Attempt,
     Prompts,
     block,
     lessons_in,
-    text_of,
 )
 from kolb.types import Edit, Episode, Group, Library, Message, Task, Trajectory, Update, World
 
@@ -61,16 +61,6 @@ REFUSALS = (
     "too_long",
     "no_room",
 )
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """What the comparer may know of one attempt. ``reward`` is None where it may not know one."""
-
-    index: int
-    trajectory: Trajectory
-    reward: float | None
-    summary: str = ""
 
 
 Compared = Sequence[tuple[Task, Sequence[Attempt]]]
@@ -136,6 +126,11 @@ class TfGrpo:
             raise RecipeError(
                 'tf_grpo: group_size = 1 leaves nothing to compare; set gate = "none", or a larger group'
             )
+        if self.judged_by == "vote" and self.group_size < 3:
+            raise RecipeError(
+                f"tf_grpo: group_size = {self.group_size} gives no majority that leaves anybody out; a vote takes 3 or "
+                "more attempts"
+            )
         if self.held_out and self.judged_by != "ground_truth":
             raise RecipeError(
                 f"tf_grpo: held_out = {self.held_out} compares rewards, which judged_by = {self.judged_by!r} does "
@@ -187,8 +182,7 @@ class TfGrpo:
 
     def about(self, task: Task, attempt: Attempt, world: World) -> str:
         """The task as the agent was given it, without the library, and the answer where it may be known."""
-        shown = self.shown_library(world.library.render())
-        given = text_of(attempt.trajectory.turns[0].messages).replace(shown, "").strip()
+        given = attempt.opening.replace(self.shown_library(world.library.render()), "").strip()
         answer = "[not given]" if task.answer is None else str(task.answer)
         told = answer if self.judged_by == "ground_truth" else HIDDEN
         return f"{block('task', given)}\n\n{block('answer', told)}"
@@ -199,15 +193,8 @@ class TfGrpo:
         return f"reward {HIDDEN if attempt.reward is None else f'{attempt.reward:g}'}"
 
     def turns_of(self, attempt: Attempt) -> str:
-        """Turn by turn. The environment's feedback tells as much as a reward, and is shown where that is."""
-        turns: list[str] = []
-        for number, turn in enumerate(attempt.trajectory.turns, start=1):
-            seen = text_of(turn.messages) if number > 1 else ""  # The first is the task itself.
-            heard = turn.feedback if self.judged_by == "ground_truth" else ""
-            said = f"The agent: {turn.completion.text.strip()}"
-            parts = (f"## Turn {number}", seen, said, heard and f"Feedback: {heard}")
-            turns.append("\n".join(p for p in parts if p))
-        return "\n\n".join(turns)
+        """The environment's feedback tells as much as a reward, and is shown where that is."""
+        return attempt.turns(with_feedback=self.judged_by == "ground_truth")
 
     def message(self, system: str, *parts: str) -> list[Message]:
         values = {

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kolb.types import Message
+from kolb.types import Message, Trajectory
 
 HIDDEN = "[REDACTED]"
 """Stands where answer or reward may not be known."""
@@ -30,6 +30,30 @@ class Prompts:
     plan: str
     critique: str
     merging: str
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What the comparer may know of one attempt. ``reward`` is None where it may not know one."""
+
+    index: int
+    trajectory: Trajectory
+    reward: float | None
+    summary: str = ""
+
+    @property
+    def opening(self) -> str:
+        return text_of(self.trajectory.turns[0].messages)
+
+    def turns(self, *, with_feedback: bool) -> str:
+        """Turn by turn what was seen, but for the opening, said, and heard."""
+        shown: list[str] = []
+        for number, turn in enumerate(self.trajectory.turns, start=1):
+            seen = text_of(turn.messages) if number > 1 else ""
+            said = f"The agent: {turn.completion.text.strip()}"
+            heard = f"Feedback: {turn.feedback}" if with_feedback and turn.feedback else ""
+            shown.append("\n".join(p for p in (f"## Turn {number}", seen, said, heard) if p))
+        return "\n\n".join(shown)
 
 
 def lessons_in(answer: str) -> str:

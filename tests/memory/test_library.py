@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kolb.errors import RecipeError
@@ -101,6 +101,7 @@ def test_the_json_is_these_very_bytes():
     )
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(edits, max_size=4), max_size=5))
 def test_any_history_survives_json_and_never_reuses_an_id(history):
     library, seen = ExperienceLibrary(), set()

@@ -580,6 +580,7 @@ def test_nothing_is_tried_where_nothing_would_change() -> None:
         ({"gate": "std"}, "gate = 'std'"),
         ({"style": "x"}, "style = 'x'"),
         ({"site": "usr"}, "did you mean 'user'"),
+        ({"judged_by": "vote", "group_size": 2}, "a vote takes 3 or more attempts"),
         ({"max_lessons": 0}, "max_lessons = 0"),
         ({"tries": 0}, "tries = 0"),
     ],
