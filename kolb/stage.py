@@ -138,6 +138,12 @@ class Stage:
                 raise RecipeError(
                     f"stage {self.name!r}: {what} must be at least 1, not {getattr(self, what)}"
                 )
+        if self.refill and not getattr(self.method, "takes_refill", True):
+            raise RecipeError(
+                f"stage {self.name!r}: refill = {self.refill}, but {self.method.name} draws one conclusion from all "
+                "tasks of a step and leaves out those that teach nothing by itself; remove refill, and "
+                "raise tasks_per_step where too few are left"
+            )
         at_least(
             0,
             refill=self.refill,

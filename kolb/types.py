@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -343,7 +343,10 @@ class Example:
 
 @dataclass(frozen=True)
 class Experience:
-    """One reusable lesson in words. ``sources`` name the groups (``task@step``) that taught it."""
+    """One reusable lesson in words. ``sources`` name the groups (``task@step``) that taught it.
+
+    A method may say more behind that: ``task@step:0,2`` names the group's episodes, too.
+    """
 
     id: str
     text: str
@@ -352,12 +355,12 @@ class Experience:
 
 @dataclass(frozen=True)
 class Edit:
-    """A change to the ExperienceLibrary: ``add``, ``revise`` or ``remove``, with the group behind it."""
+    """A change to the ExperienceLibrary: ``add``, ``revise`` or ``remove``, with the groups behind it."""
 
     action: str
     text: str = ""
     id: str = ""
-    source: str = ""
+    sources: tuple[str, ...] = ()
 
     ACTIONS: ClassVar[tuple[str, ...]] = ("add", "revise", "remove")
 
@@ -387,6 +390,7 @@ class Library(Protocol):
     def version(self) -> int: ...
     @property
     def experiences(self) -> tuple[Experience, ...]: ...
+    def apply(self, edits: Iterable[Edit]) -> Library: ...
     def render(self, budget: int | None = None) -> str: ...
 
 
@@ -416,9 +420,11 @@ class World(Protocol):
         index: int = 0,
         system: str | None = None,
         name: str = "",
+        library: Library | None = None,
     ) -> Episode:
         """One attempt of ``role`` in a fresh environment. ``system`` replaces the system prompt; without
-        it the library stands at the end of the environment's own."""
+        it the library stands at the end of the environment's own. ``library`` takes the place of the
+        step's, to try another."""
         ...
 
     async def ask(
@@ -457,7 +463,9 @@ class Method(Protocol):
     ``roles`` name the seats that ``collect`` fills; ``needs`` the engine capabilities that it takes.
 
     A method may also say ``places_library = True``: then attempts, those of evaluation included, are shown
-    nothing of the library but what the method itself puts into a prompt. ``needs_expert = True``: it takes
+    nothing of the library but what the method itself puts into a prompt. ``place_library(opening, lessons)`` gives
+    the first messages of an attempt with the rendered library in them, where the end of the system prompt is not
+    its place. ``takes_refill = False``: a stage with ``refill`` is refused. ``needs_expert = True``: it takes
     an environment that can demonstrate. ``evaluate_episode(task, index, world)``: what an evaluation is.
     ``is_dead(group)``: that there is nothing to compare in a usable group, which else means that all outcomes
     are equal; a stage with ``refill`` asks it.

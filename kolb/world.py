@@ -131,8 +131,9 @@ class LiveWorld:
         index: int = 0,
         system: str | None = None,
         name: str = "",
+        library: Library | None = None,
     ) -> Episode:
-        """One attempt of ``role`` in a fresh environment.
+        """One attempt of ``role`` in a fresh environment, shown the step's library or the given one.
 
         A completion that was cut by ``max_tokens`` goes to the environment like any other: what a
         half-finished message is worth is the environment's business. An attempt ends as ``truncated`` when
@@ -143,7 +144,7 @@ class LiveWorld:
         seed = self.seed_of(task, index, role, name)
         async with self.environment(task) as environment:
             opening = await environment.reset()
-            dialogue = self._dialogue(role, self._with_library(opening, system), task)
+            dialogue = self._dialogue(role, self._with_library(opening, system, library), task)
             steps: list[StepResult] = []
             for turn in range(self.stage.limits.max_turns):
                 completion = await dialogue.say(self._params(seed, turn))
@@ -280,8 +281,11 @@ class LiveWorld:
     def _count(self, role: str, completion: Completion) -> None:
         self.tokens[self._policy(role)] += completion.tokens
 
-    def _with_library(self, opening: Sequence[Message], system: str | None) -> tuple[Message, ...]:
-        """The one place where the library enters a prompt: at the end of an attempt's system prompt.
+    def _with_library(
+        self, opening: Sequence[Message], system: str | None, library: Library | None
+    ) -> tuple[Message, ...]:
+        """The one place where the library enters a prompt: at the end of an attempt's system prompt, or
+        where the method's ``place_library`` puts it.
 
         A ``system`` given by the method replaces the environment's whole, and the library with it: such
         a method has decided itself what the agent is to know. One with ``places_library`` always does.
@@ -289,7 +293,11 @@ class LiveWorld:
         before, rest = split_system(opening)
         if system is None:
             places_itself = getattr(self.stage.method, "places_library", False)
-            lessons = "" if places_itself else self.library.render()
+            chosen = self.library if library is None else library
+            lessons = "" if places_itself else chosen.render()
+            if lessons and hasattr(self.stage.method, "place_library"):
+                place: Any = self.stage.method
+                return tuple(place.place_library(opening, lessons))
             system = "\n\n".join(
                 [*(str(m["content"]) for m in before), *([lessons] if lessons else [])]
             )

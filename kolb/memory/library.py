@@ -24,7 +24,7 @@ class ExperienceLibrary:
 
     ``next_id`` is the number of the next id to be given (``G`` and a number).
 
-    >>> library = ExperienceLibrary().apply([Edit("add", "Look first.", source="lake-7@3")])
+    >>> library = ExperienceLibrary().apply([Edit("add", "Look first.", sources=("lake-7@3",))])
     >>> library.version, library.experiences[0].id, library.render()
     (1, 'G0', '[G0]. Look first.')
     """
@@ -49,7 +49,7 @@ class ExperienceLibrary:
         """The library after ``edits``, in order. If nothing changed it is this very library.
 
         ``add`` appends under a fresh id (an id in the edit is not used). ``revise`` replaces the text,
-        keeps the id and the place, and adds the source. ``remove`` drops the lesson. An edit that can
+        keeps the id and the place, and adds the sources. ``remove`` drops the lesson. An edit that can
         change nothing is skipped, never an error: see ``ignored``.
         """
         library = self
@@ -111,7 +111,7 @@ class ExperienceLibrary:
         if edit.action == "add":
             if not text:
                 return self
-            new = Experience(f"G{self.next_id}", text, _with_source((), edit.source))
+            new = Experience(f"G{self.next_id}", text, _joined((), edit.sources))
             return replace(self, experiences=(*self.experiences, new), next_id=self.next_id + 1)
         if edit.action == "remove":
             left = tuple(e for e in self.experiences if e.id != edit.id)
@@ -120,7 +120,7 @@ class ExperienceLibrary:
 
     def _revised(self, edit: Edit, text: str) -> ExperienceLibrary:
         revised = tuple(
-            replace(e, text=text, sources=_with_source(e.sources, edit.source))
+            replace(e, text=text, sources=_joined(e.sources, edit.sources))
             if e.id == edit.id and text
             else e
             for e in self.experiences
@@ -133,8 +133,8 @@ def _clean(text: str) -> str:
     return text.strip().encode("utf-8", "replace").decode("utf-8")
 
 
-def _with_source(sources: tuple[str, ...], source: str) -> tuple[str, ...]:
-    return (*sources, source) if source and source not in sources else sources
+def _joined(sources: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*sources, *more)))
 
 
 def _experience(entry: dict[str, Any]) -> Experience:

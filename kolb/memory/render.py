@@ -1,7 +1,8 @@
-"""Experiences as plain text for a prompt."""
+"""Text for prompts: experiences as lines, and templates with names in braces."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from kolb.types import Experience
@@ -33,3 +34,12 @@ def render(experiences: Sequence[Experience], budget: int | None = None) -> str:
             kept.append(line)
             room -= needed
     return "\n".join(reversed(kept))
+
+
+def fill(text: str, **values: str) -> str:
+    """``text`` with ``{name}`` replaced where there is a value of that name; other braces stay.
+
+    >>> fill("{a} and {b}, {'json': 1}", a="{b}")
+    "{b} and {b}, {'json': 1}"
+    """
+    return re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], found[0]), text)

@@ -35,6 +35,7 @@ from kolb.credit.advantages import standardise
 from kolb.credit.examples import to_examples
 from kolb.credit.group_stats import group_metrics
 from kolb.errors import RecipeError, nearest
+from kolb.memory.render import fill
 from kolb.terms.kl import KLToReference
 from kolb.terms.policy_gradient import PolicyGradient
 from kolb.types import (
@@ -281,7 +282,7 @@ class Erl:
             chosen = self.remembered([r for r in retries if r["slot"] == slot])
             if chosen is not None:
                 edits += [Edit("remove", id=chosen["memory"])] if chosen["memory"] else []
-                edits.append(Edit("add", chosen["prompt"], source=chosen["source"]))
+                edits.append(Edit("add", chosen["prompt"], sources=(chosen["source"],)))
         return tuple(edits)
 
     def remembered(self, retries: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
@@ -309,15 +310,6 @@ class Erl:
             if self.reflects:
                 metrics["retries/parsed"] = fmean(r["is_parsed"] for r in retries)
         return metrics
-
-
-def fill(text: str, **values: str) -> str:
-    """``text`` with ``{name}`` replaced where there is a value of that name; other braces stay.
-
-    >>> fill("{a} and {b}, {'json': 1}", a="{b}")
-    "{b} and {b}, {'json': 1}"
-    """
-    return re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], found[0]), text)
 
 
 def parse(reflection: str) -> str | None:

@@ -30,7 +30,7 @@ from kolb.envs.grid_lessons import GridLessons
 from kolb.envs.grid_text import GridText
 from kolb.envs.gym_text import GymText
 from kolb.envs.multihop_qa import MultihopQa
-from kolb.methods import erl, grpo, lp_reg
+from kolb.methods import erl, grpo, lp_reg, tf_grpo
 from kolb.methods.imitation import Imitation
 from kolb.models.prepare import TokenizerTraining
 from kolb.readers import TOP_KEYS
@@ -210,6 +210,8 @@ TABLES: dict[str, Any] = {
     'method = "grpo"': grpo.Grpo,
     'method = "erl"': erl.METHOD,
     "[stages.method.prompts]": erl.METHOD.prompts,
+    'method = "tf_grpo"': tf_grpo.METHOD,
+    "[stages.method.prompts] (tf_grpo)": tf_grpo.METHOD.prompts,
     'method = "imitation"': Imitation,
     'use = "policy_gradient"': PolicyGradient,
     'use = "cross_entropy"': CrossEntropy,
@@ -287,7 +289,7 @@ PRESET = re.compile(
 )
 
 
-@pytest.mark.parametrize("method", [erl, grpo], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("method", [erl, grpo, tf_grpo], ids=lambda m: m.__name__)
 def test_the_guide_lists_every_variant_of_a_method_with_what_it_sets(method: Any) -> None:
     text = (ROOT / "docs" / "guide" / "recipes.md").read_text(encoding="utf-8")
     mine = method.__name__.rpartition(".")[2]
@@ -344,6 +346,12 @@ terms = ["entropy"]
 name = "reflect"
 method = "erl"
 steps = 2
+[[stages]]
+name = "notes"
+steps = 1
+  [stages.method]
+  use = "tf_grpo"
+  held_out = 2
 [[stages]]
 name = "protect"
 steps = 2
@@ -409,6 +417,10 @@ def pattern(name: str) -> re.Pattern[str]:
 def metrics_of_a_run(folder: Path) -> set[str]:
     def answer(messages: Any, seed: int) -> str:
         is_reflector = messages[0]["content"] == erl.METHOD.prompts.reflector
+        if "<experiences>" in messages[0]["content"]:
+            return "<experiences>Guess twice.</experiences>"
+        if "```json" in messages[0]["content"]:
+            return '[{"operation": "ADD", "content": "Guess twice."}]'
         return "<prompt>Guess again.</prompt>" if is_reflector else str(1 + seed % 4)
 
     loop.run(recipe.parse(tomllib.loads(RUNS)), folder, engine=Scripted(answer))

@@ -113,7 +113,7 @@ class Teller(Grpo):
     def credit(self, groups, state):
         count = (state or {"count": 0})["count"] + 1
         update = super().credit(groups, None)
-        edits = (Edit("add", f"Lesson {count}.", source=groups[0].task.id),) if count % 2 else ()
+        edits = (Edit("add", f"Lesson {count}.", sources=(groups[0].task.id,)),) if count % 2 else ()
         return replace(update, edits=edits, state={"count": count, "half": count / 3})
 
 

@@ -194,7 +194,7 @@ class Coach:
                 ):
                     examples += to_examples(t, advantage=a)
         seen = [*(state or {"seen": []})["seen"], len(examples)]
-        edits = [Edit("add", f"{len(seen)} steps seen", source=groups[0].task.id)]
+        edits = [Edit("add", f"{len(seen)} steps seen", sources=(groups[0].task.id,))]
         return Update(
             tuple(examples), tuple(edits), tuple(groups), {"seen": seen}, group_metrics(attempts)
         )

@@ -103,7 +103,7 @@ def test_where_all_first_attempts_succeed_nothing_else_happens() -> None:
 
 
 def test_where_every_attempt_fails_there_are_sixteen_rows_worth_nothing() -> None:
-    lessons = ExperienceLibrary().apply([Edit("add", "Kept.", source="train-9@1#0")])
+    lessons = ExperienceLibrary().apply([Edit("add", "Kept.", sources=("train-9@1#0",))])
     one = played(METHOD, [0, 0, 0, 0], [0, 0, 0, 0], library=lessons)
     assert segments(one) == dict.fromkeys(SEGMENTS, 4)
     assert one.advantages == {f"{T0} {s}": [0.0] * 4 for s in SEGMENTS}
@@ -229,7 +229,7 @@ def test_the_second_attempt_starts_the_same_task_anew() -> None:
 
 
 def test_no_memory_reaches_a_first_attempt_or_an_evaluation() -> None:
-    lessons = ExperienceLibrary().apply([Edit("add", "Walls are E.", source="train-2@4#0")])
+    lessons = ExperienceLibrary().apply([Edit("add", "Walls are E.", sources=("train-2@4#0",))])
     contexts = set()
     for library in (ExperienceLibrary(), lessons):
         one = played(METHOD, [0], [1], library=library)
@@ -272,7 +272,10 @@ def test_the_reflector_sees_belief_numbers_turns_and_feedback_in_this_order() ->
 
 def test_the_memory_is_what_the_reflector_believed_so_far_and_stands_nowhere_else() -> None:
     lessons = ExperienceLibrary().apply(
-        [Edit("add", "Walls are E.", source="train-2@4#0"), Edit("add", "Foreign.", source="x@1")]
+        [
+            Edit("add", "Walls are E.", sources=("train-2@4#0",)),
+            Edit("add", "Foreign.", sources=("x@1",)),
+        ]
     )
     one = played(METHOD, [0, 0], [0, 1], library=lessons)
     for index in (0, 1):
@@ -289,7 +292,7 @@ def test_the_memory_is_what_the_reflector_believed_so_far_and_stands_nowhere_els
     "said", ["no tags at all", "<prompt>never closed", "<prompt> \n </prompt>"]
 )
 def test_a_reflection_without_a_prompt_falls_back_on_what_was_believed(said: str) -> None:
-    lessons = ExperienceLibrary().apply([Edit("add", "Walls are E.", source="train-2@4#0")])
+    lessons = ExperienceLibrary().apply([Edit("add", "Walls are E.", sources=("train-2@4#0",))])
     for library, belief in ((ExperienceLibrary(), BARE), (lessons, "Walls are E.")):
         one = played(METHOD, [0], [1], library=library, reflections={(T0, 0): said})
         assert system_of(one, "second") == belief
@@ -363,7 +366,7 @@ def test_several_memories_take_turns_and_are_written_apart() -> None:
 
 
 def test_without_memory_the_bare_prompt_is_always_shown_and_nothing_is_written() -> None:
-    lessons = ExperienceLibrary().apply([Edit("add", "Walls are E.", source="train-2@4#0")])
+    lessons = ExperienceLibrary().apply([Edit("add", "Walls are E.", sources=("train-2@4#0",))])
     one = played(erl.NO_MEMORY, [0, 0, 0, 0], [1, 1, 1, 1], library=lessons)
     assert all(BARE in record_of(one, i) and "Walls" not in record_of(one, i) for i in range(4))
     assert one.update.edits == ()
