@@ -101,7 +101,7 @@ class Running:
         self.at = Position()
         self._recorded_library = 0
         self._recorded_step = 0
-        self._usage: dict[str, dict[str, float]] = {}
+        self._usage: dict[str, Mapping[str, float]] = {}
         self._remarks: dict[tuple[str, str, str], int] = {}
         self._has_told_of_failures = False
 
@@ -302,7 +302,7 @@ class Running:
         metrics["tokens/sampled"] = world.tokens.total()
         metrics["tokens/stage"] = self.at.stage_tokens
         metrics["updates/skipped"] = sum(len(r.skipped) for r in reports)
-        metrics |= self._new_usage()
+        metrics |= self._new_usage() | self._new_role_usage(stage, world)
         if self.library.version:
             metrics["library/version"] = self.library.version
             metrics["library/size"] = len(self.library.experiences)
@@ -312,11 +312,24 @@ class Running:
         """What the samplers that count their usage have added since the last step."""
         metrics: dict[str, float] = {}
         for policy, sampler in sorted(self.samplers.items()):
-            now: dict[str, float] = dict(getattr(sampler, "usage", {}))
-            before = self._usage.get(policy, {})
-            metrics |= {f"usage/{policy}/{k}": v - before.get(k, 0) for k, v in now.items()}
-            self._usage[policy] = now
+            added = self._added(policy, getattr(sampler, "usage", {}))
+            metrics |= {f"usage/{policy}/{name}": value for name, value in added.items()}
         return metrics
+
+    def _new_role_usage(self, stage: Stage, world: LiveWorld) -> dict[str, float]:
+        """The same by role, where a stage has several: what they sampled, and what their seats count."""
+        metrics: dict[str, float] = {}
+        for role, policy in stage.roles.items() if len(stage.roles) > 1 else ():
+            metrics[f"role/{role}/sampled"] = world.role_tokens[role]
+            seats: Mapping[str, Any] = getattr(self.samplers[policy], "seats", {})
+            added = self._added(f"{policy}/{role}", seats[role].usage) if role in seats else {}
+            metrics |= {f"role/{role}/{name}": value for name, value in added.items()}
+        return metrics
+
+    def _added(self, who: str, now: Mapping[str, float]) -> dict[str, float]:
+        """What ``now`` has beyond the last time that ``who`` was asked about."""
+        before, self._usage[who] = self._usage.get(who, {}), dict(now)
+        return {name: value - before.get(name, 0) for name, value in now.items()}
 
     def record(self, stage: Stage, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
         """Writes the step down, tells the listeners, and saves a checkpoint where one is due."""

@@ -164,6 +164,7 @@ class Sampler(Protocol):
     else is being sampled at the time. A handle whose weights have moved on raises StaleSamplerError.
 
     One that costs something may have ``usage``: numbers so far, by name. Each step's metrics then hold what it added.
+    With ``seat(role)`` it gives each role a handle of its own to the same policy, whose ``usage`` is that role's alone.
     """
 
     @property
