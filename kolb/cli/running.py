@@ -11,7 +11,8 @@ from pathlib import Path
 import typer
 
 from kolb import recipe as recipes
-from kolb.loop import run
+from kolb.cli.estimating import costs_something, print_estimate
+from kolb.loop import check_tasks, run
 from kolb.report import print_report
 from kolb.runs.directory import RunDirectory, next_path
 from kolb.runs.progress import Progress
@@ -20,7 +21,16 @@ from kolb.stage import Recipe
 
 def start_run(path: str, sets: Sequence[str], out: Path | None, quiet: bool) -> None:
     recipe = recipes.load(path, sets)
+    if not quiet and costs_something(recipe):
+        print_estimate(recipe)
     follow(recipe, out or next_path("runs", recipe.name), quiet, resume=False)
+
+
+def try_run(path: str, sets: Sequence[str]) -> None:
+    """All that can be known without asking a policy: whether the recipe is sound, and what it asks for."""
+    recipe = recipes.load(path, sets)
+    check_tasks(recipe)
+    print_estimate(recipe)
 
 
 def resume_run(directory: Path, quiet: bool) -> None:

@@ -239,7 +239,8 @@ class Engine(Protocol):
     """Opens policies and samplers, and says what it can do.
 
     One that keeps to a budget may have ``keep_books(path)``: it counts what the file says was spent before, and
-    writes down there what is spent from now on.
+    writes down there what is spent from now on. One that costs something may have ``price(model, prompt, completion)``:
+    what so many tokens cost, None where it does not know.
     """
 
     @property

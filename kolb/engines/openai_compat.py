@@ -22,7 +22,7 @@ from kolb.engines.endpoint.client import Endpoint, Request
 from kolb.engines.endpoint.faults import Patience
 from kolb.engines.endpoint.keys import check_base_url, read_key
 from kolb.engines.endpoint.prompts import PromptTemplate
-from kolb.engines.endpoint.spending import Budget, Prices
+from kolb.engines.endpoint.spending import Budget, Prices, Tokens
 from kolb.errors import CapabilityError, RecipeError, SamplerError, at_least, nearest
 from kolb.types import NO_FLOATS, Completion, Message, SamplingParams
 
@@ -89,6 +89,11 @@ class OpenAICompat:
     def keep_books(self, path: Path) -> None:
         """Counts what was spent before according to ``path``, and writes down there what is spent."""
         self._budget.keep_books(path)
+
+    def price(self, model: str, prompt: float, completion: float) -> float | None:
+        """What so many tokens of ``model`` cost, nothing of them cached; None without its prices."""
+        prices = self.prices.get(model)
+        return prices.cost(Tokens(round(prompt), 0, round(completion))) if prices else None
 
     def open_sampler(self, model: ModelSpec) -> EndpointSampler:
         """Sends nothing yet. RecipeError where the key, the price or the template is missing."""
