@@ -33,18 +33,20 @@ def try_run(path: str, sets: Sequence[str]) -> None:
     print_estimate(recipe)
 
 
-def resume_run(directory: Path, quiet: bool) -> None:
+def resume_run(directory: Path, quiet: bool, after: int | None = None) -> None:
     recipe = recipes.parse(RunDirectory.open(directory).recipe())
-    follow(recipe, directory, quiet, resume=True)
+    follow(recipe, directory, quiet, resume=True, after=after)
 
 
-def follow(recipe: Recipe, directory: Path, quiet: bool, *, resume: bool) -> None:
+def follow(
+    recipe: Recipe, directory: Path, quiet: bool, *, resume: bool, after: int | None = None
+) -> None:
     if not quiet:
         print(f"run: {directory}", flush=True)
     steps = sum(stage.steps for stage in recipe.stages)
     try:
         with Progress(steps, quiet) as progress:
-            result = run(recipe, directory, resume=resume, observer=progress)
+            result = run(recipe, directory, resume=resume, after=after, observer=progress)
     except KeyboardInterrupt:
         # A second Ctrl-C while the interpreter takes itself down would only show its insides.
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
