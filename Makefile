@@ -14,7 +14,7 @@ help:  ## this list
 	$(PYTHON) -m venv .venv
 
 .venv/.installed: .venv/bin/python pyproject.toml constraints.txt
-	$(PIP) -e '.[gym,plot]'
+	$(PIP) -e '.[local,gym,plot]'
 	@touch $@
 
 .venv/.installed-dev: .venv/.installed

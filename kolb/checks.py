@@ -9,6 +9,7 @@ from kolb import plugins
 from kolb.engines.base import CAPABILITIES, Engine
 from kolb.errors import CapabilityError, RecipeError, nearest
 from kolb.stage import Recipe, Stage
+from kolb.terms.base import check_terms
 from kolb.types import Group, Update
 
 WAYS_OUT = {
@@ -83,8 +84,6 @@ def check_capabilities(stage: Stage, engine: Engine) -> None:
         return
     require(engine, "train", f"{where}: learning {', '.join(stage.learn)}")
     if stage.all_terms:
-        from kolb.terms.base import check_terms  # torch comes with it, as with any term
-
         check_terms(stage.all_terms)
     for term in stage.all_terms:
         for need in sorted(term.needs):

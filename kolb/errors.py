@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from importlib.util import find_spec
 
 
 class KolbError(Exception):
@@ -100,6 +101,20 @@ class TooManyFailuresError(KolbError):
 
 class RunDirectoryError(KolbError):
     """A run directory that is missing, of another schema, or damaged."""
+
+
+LOCAL = ("torch", "transformers", "tokenizers", "safetensors", "peft")
+"""What the extra ``local`` installs: all that holds weights in this process needs it."""
+
+
+def check_local(who: str) -> None:
+    """RecipeError with the way out where something of the extra ``local`` is not installed."""
+    if missing := [name for name in LOCAL if find_spec(name) is None]:
+        raise RecipeError(
+            f"{who} needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed here: "
+            "install the extra `local` (in a checkout of kolb: `pip install -e '.[local]'`). Without it policies "
+            'are played by an endpoint: use = "openai_compat" under [engine]'
+        )
 
 
 def at_least(lowest: float, **values: float) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 from kolb.engines.base import Learner, OptimizerSpec, Report, Stats
 from kolb.errors import NonFiniteError
 from kolb.stage import Stage
+from kolb.terms.base import pin
 from kolb.types import Example, Floats, derive_seed
 
 
@@ -107,10 +108,6 @@ def update_policy(
     result = PolicyReport(policy, lr, useful, too_long=len(weighted) - len(examples))
     if not useful:
         return result
-    from kolb.terms.base import (
-        pin,  # torch comes with it: where nothing is trained, nobody needs it
-    )
-
     temperature = training_temperature(stage)
     ready = with_logprobs(learner, examples, stage, temperature)
     for batch in minibatches(ready, stage.updates_per_step, stage.epochs, seed):

@@ -44,12 +44,14 @@ def run(
     directory: Path | str,
     *,
     resume: bool = False,
+    after: int | None = None,
     observer: Observer | None = None,
     engine: Engine | None = None,
 ) -> Result:
     """Runs ``recipe`` in the new ``directory``, or goes on with the run that is there.
 
-    ``engine`` takes the place of the one that the recipe names, and is not closed. Raises RecipeError
+    With ``resume``, ``after`` goes back to the end of that step (0: to the start) and takes those behind it again, asking
+    anew. ``engine`` takes the place of the one that the recipe names, and is not closed. Raises RecipeError
     before anything expensive starts, TooManyFailuresError and NonFiniteError as the stage's limits say,
     and RunDirectoryError for a directory that is in the way, missing or foreign.
     """
@@ -58,7 +60,7 @@ def run(
             "an event loop is running already (a notebook?): `await run_async(...)` there"
         )
     return asyncio.run(
-        run_async(recipe, directory, resume=resume, observer=observer, engine=engine)
+        run_async(recipe, directory, resume=resume, after=after, observer=observer, engine=engine)
     )
 
 
@@ -76,6 +78,7 @@ async def run_async(
     directory: Path | str,
     *,
     resume: bool = False,
+    after: int | None = None,
     observer: Observer | None = None,
     engine: Engine | None = None,
 ) -> Result:
@@ -90,7 +93,7 @@ async def run_async(
         ):
             ready = await prepared(recipe, folder.path)
             running = Running(ready, chosen, folder, listeners)
-            running.start(resume=resume)
+            running.start(resume=resume, after=after)
             try:
                 return await run_stages(running, orders)
             except TooManyFailuresError as error:

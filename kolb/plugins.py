@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kolb.errors import RecipeError, nearest
+from kolb.errors import LOCAL, RecipeError, check_local, nearest
 
 NAME = re.compile(r"\w+")
 DOTTED = re.compile(r"\w+(\.\w+)+")
@@ -99,6 +99,8 @@ def import_module(name: str, use: str) -> ModuleType:
 
 def broken(use: str, error: Exception) -> RecipeError:
     """Points at the last line outside the import machinery: the user's own."""
+    if isinstance(error, ModuleNotFoundError) and error.name in LOCAL:
+        check_local(use)
     if isinstance(error, SyntaxError):
         where = f"{error.filename}, line {error.lineno}: {(error.text or '').strip()}"
     else:

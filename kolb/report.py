@@ -30,7 +30,8 @@ def print_report(result: Result, *, quiet: bool = False, out: Console | None = N
     out = out or Console(highlight=False)
     run = RunDirectory.open(result.directory)
     lines = run.metrics()
-    facts = [*before_and_after(lines, run.recipe()), *broken(lines), *usage_lines(usage_of(lines))]
+    usage = usage_lines(usage_of(lines), usage_of(lines, "role"))
+    facts = [*before_and_after(lines, run.recipe()), *broken(lines), *usage]
     for text in [*facts, f"run: {run.path}"]:
         out.print(safe(text), soft_wrap=True)
     if quiet:

@@ -19,6 +19,7 @@ from kolb.learning import PolicyReport, dump_batch, learning_rate, update_policy
 from kolb.listeners import Listeners, why_nothing_was_learnt
 from kolb.memory.library import ExperienceLibrary
 from kolb.runs import checkpoints
+from kolb.runs.checkpoints import Checkpoint
 from kolb.runs.directory import RunDirectory
 from kolb.stage import Recipe, Stage
 from kolb.types import Group, Update, derive_seed
@@ -47,6 +48,8 @@ class Position:
     """Updates in a row whose loss or gradient was not finite."""
     idle_steps: int = 0
     """Steps in a row that taught nothing."""
+    restarts: int = 0
+    """How often the run went back on purpose: part of the seeds, so that what is taken again is asked anew."""
 
 
 class Clock:
@@ -101,14 +104,15 @@ class Running:
         self.at = Position()
         self._recorded_library = 0
         self._recorded_step = 0
-        self._usage: dict[str, dict[str, float]] = {}
+        self._usage: dict[str, Mapping[str, float]] = {}
         self._remarks: dict[tuple[str, str, str], int] = {}
         self._has_told_of_failures = False
 
     # -------------------------------------------------------------------------- opening, restoring
 
-    def start(self, *, resume: bool) -> None:
-        """Opens every policy that some stage uses, and goes to the last checkpoint when resuming."""
+    def start(self, *, resume: bool, after: int | None = None) -> None:
+        """Opens every policy that some stage uses, and goes to the last checkpoint when resuming, or back to the
+        end of step ``after``."""
         if hasattr(self.engine, "keep_books"):
             self.engine.keep_books(self.directory.path / BOOKS)  # pyright: ignore[reportAttributeAccessIssue]
         used = {p for s in self.recipe.stages for p in (*s.roles.values(), *s.learn)}
@@ -124,15 +128,35 @@ class Running:
                 name, spec.model, lora=spec.lora, optimizer=spec.optimizer, keep_base=keep_base
             )
         if resume:
-            self._restore()
+            newest = checkpoints.latest(self.directory)
+            if after is None:
+                self._restore(newest)
+            else:
+                self._go_back(newest, after)
         self._publish(self.learners)
 
-    def _restore(self) -> None:
-        checkpoint = checkpoints.latest(self.directory)
+    def _go_back(self, newest: Checkpoint | None, step: int) -> None:
+        """To the end of ``step``. That is saved as a restart before anything is set aside, so a run that is killed
+        meanwhile is either as it was or goes on from here."""
+        restarts = Position(**newest.state["position"]).restarts if newest else 0
+        if step:
+            self._take_up(checkpoints.of_step(self.directory, step))
+        self.at.restarts = restarts + 1
+        self.save(self.recipe.stages[self.at.stage])
+        self.directory.rewind(step)
+        self.listeners.note(f"went back on purpose: what comes after step {step} is taken again")
+
+    def _restore(self, checkpoint: Checkpoint | None) -> None:
         self.directory.rewind(checkpoint.step if checkpoint else 0)
         if checkpoint is None:
             self.listeners.note("resumed from the start: no checkpoint had been written")
             return
+        self._take_up(checkpoint)
+        self._prune()  # killed before it could
+        ending = "; the run is finished, nothing is left to do" if self.is_finished else ""
+        self.listeners.note(f"resumed after step {self.at.step}{ending}")
+
+    def _take_up(self, checkpoint: Checkpoint) -> None:
         self.at = Position(**checkpoint.state["position"])
         self._recorded_step = self.at.step
         names = [stage.name for stage in self.recipe.stages]
@@ -144,9 +168,6 @@ class Running:
         checkpoint.restore(self.learners)
         self.library = ExperienceLibrary.from_json(checkpoint.state["library"])
         self._recorded_library = self.library.version
-        checkpoints.prune(self.directory, self.recipe.checkpoints.keep)  # killed before it could
-        ending = "; the run is finished, nothing is left to do" if self.is_finished else ""
-        self.listeners.note(f"resumed after step {self.at.step}{ending}")
 
     @property
     def is_finished(self) -> bool:
@@ -164,7 +185,7 @@ class Running:
         """From the current stage on; a new stage starts with a fresh method state."""
         for number in range(self.at.stage, len(self.recipe.stages)):
             if number > self.at.stage:
-                self.at = Position(self.at.step, number)
+                self.at = Position(self.at.step, number, restarts=self.at.restarts)
             yield self.recipe.stages[number]
 
     # -------------------------------------------------------------------------- the parts of a step
@@ -176,7 +197,8 @@ class Running:
 
     def world(self, stage: Stage) -> LiveWorld:
         step = self.at.step + 1
-        seed = derive_seed(self.recipe.seed, stage.name, step)
+        again = (self.at.restarts,) if self.at.restarts else ()
+        seed = derive_seed(self.recipe.seed, stage.name, step, *again)
         return LiveWorld(stage, self.samplers, self.library, seed, step, stage.sampling)
 
     def stop_if_broken(self, groups: Sequence[Group], stage: Stage) -> None:
@@ -302,7 +324,7 @@ class Running:
         metrics["tokens/sampled"] = world.tokens.total()
         metrics["tokens/stage"] = self.at.stage_tokens
         metrics["updates/skipped"] = sum(len(r.skipped) for r in reports)
-        metrics |= self._new_usage()
+        metrics |= self._new_usage() | self._new_role_usage(stage, world)
         if self.library.version:
             metrics["library/version"] = self.library.version
             metrics["library/size"] = len(self.library.experiences)
@@ -312,11 +334,24 @@ class Running:
         """What the samplers that count their usage have added since the last step."""
         metrics: dict[str, float] = {}
         for policy, sampler in sorted(self.samplers.items()):
-            now: dict[str, float] = dict(getattr(sampler, "usage", {}))
-            before = self._usage.get(policy, {})
-            metrics |= {f"usage/{policy}/{k}": v - before.get(k, 0) for k, v in now.items()}
-            self._usage[policy] = now
+            added = self._added(policy, getattr(sampler, "usage", {}))
+            metrics |= {f"usage/{policy}/{name}": value for name, value in added.items()}
         return metrics
+
+    def _new_role_usage(self, stage: Stage, world: LiveWorld) -> dict[str, float]:
+        """The same by role, where a stage has several: what they sampled, and what their seats count."""
+        metrics: dict[str, float] = {}
+        for role, policy in stage.roles.items() if len(stage.roles) > 1 else ():
+            metrics[f"role/{role}/sampled"] = world.role_tokens[role]
+            seats: Mapping[str, Any] = getattr(self.samplers[policy], "seats", {})
+            added = self._added(f"{policy}/{role}", seats[role].usage) if role in seats else {}
+            metrics |= {f"role/{role}/{name}": value for name, value in added.items()}
+        return metrics
+
+    def _added(self, who: str, now: Mapping[str, float]) -> dict[str, float]:
+        """What ``now`` has beyond the last time that ``who`` was asked about."""
+        before, self._usage[who] = self._usage.get(who, {}), dict(now)
+        return {name: value - before.get(name, 0) for name, value in now.items()}
 
     def record(self, stage: Stage, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
         """Writes the step down, tells the listeners, and saves a checkpoint where one is due."""
@@ -331,9 +366,14 @@ class Running:
         self._recorded_library = self.library.version
         self._recorded_step = self.at.step
         self.listeners.step(stage.name, self.at.step, metrics)
-        every = self.recipe.checkpoints.every
+        every = self.recipe.checkpoints.every if self.learners else 1
         if self.is_over(stage) or (every > 0 and self.at.step % every == 0):
             self.save(stage)
+            self._prune()
+
+    def _prune(self) -> None:
+        """Without weights a checkpoint is small, and what was paid for is all there is: every step keeps its own."""
+        if self.learners:
             checkpoints.prune(self.directory, self.recipe.checkpoints.keep)
 
     def save_if_whole(self, stage: Stage) -> None:

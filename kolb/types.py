@@ -380,6 +380,24 @@ class Update:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Calls:
+    """How often a step asks a role, at least and at most, and how large a prompt is: what a method says of itself so
+    that the cost of a run can be estimated. The first role's calls are whole attempts, those of others single answers.
+
+    ``attempts`` and ``answers``: how many attempts, and answers of other roles, a prompt shows. ``instructions``: the
+    method's own tokens in it; ``lessons``: those of the library at most. ``max_tokens`` of an answer; 0: the stage's.
+    """
+
+    least: int
+    most: int
+    attempts: int = 0
+    answers: int = 0
+    instructions: int = 0
+    lessons: int = 0
+    max_tokens: int = 0
+
+
 # ------------------------------------------------------------------------------------- the protocols
 
 
@@ -468,7 +486,8 @@ class Method(Protocol):
     its place. ``takes_refill = False``: a stage with ``refill`` is refused. ``needs_expert = True``: it takes
     an environment that can demonstrate. ``evaluate_episode(task, index, world)``: what an evaluation is.
     ``is_dead(group)``: that there is nothing to compare in a usable group, which else means that all outcomes
-    are equal; a stage with ``refill`` asks it.
+    are equal; a stage with ``refill`` asks it. ``calls(tasks, step)``: a mapping of roles to the Calls that step
+    number ``step`` of a stage (from 1) makes with so many tasks, for estimates.
     """
 
     @property

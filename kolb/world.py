@@ -54,7 +54,7 @@ class LiveWorld:
 
     ``stage`` gives roles, environment source, sampling and limits; ``samplers`` are by policy; ``seed``
     stands for (run seed, stage, step). ``tokens`` counts what each policy sampled, thrown-away tries
-    included: they cost as much as the others.
+    included: they cost as much as the others; ``role_tokens`` the same by role.
     """
 
     stage: Stage
@@ -64,6 +64,7 @@ class LiveWorld:
     step: int = 0
     sampling: SamplingParams = field(default_factory=SamplingParams)
     tokens: Counter[str] = field(default_factory=Counter)
+    role_tokens: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         for sampler in self.samplers.values():
@@ -266,7 +267,8 @@ class LiveWorld:
         return self.stage.roles[role]
 
     def _sampler(self, role: str) -> Sampler:
-        return self.samplers[self._policy(role)]
+        sampler: Any = self.samplers[self._policy(role)]
+        return sampler.seat(role) if hasattr(sampler, "seat") else sampler
 
     def _dialogue(
         self, role: str, opening: Sequence[Message], task: Task | None = None
@@ -280,6 +282,7 @@ class LiveWorld:
 
     def _count(self, role: str, completion: Completion) -> None:
         self.tokens[self._policy(role)] += completion.tokens
+        self.role_tokens[role] += completion.tokens
 
     def _with_library(
         self, opening: Sequence[Message], system: str | None, library: Library | None

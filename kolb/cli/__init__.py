@@ -75,16 +75,30 @@ def run(
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with a run that was interrupted.")
     ] = None,
+    after: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="STEP", help="With --resume: take the steps after this one again."
+        ),
+    ] = None,
+    dry: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Only check the recipe, and estimate what it asks for."),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Only warnings and the result.")] = False,
 ) -> None:
     """Train: run a recipe, or resume a run."""
-    from kolb.cli.running import resume_run, start_run
+    from kolb.cli.running import resume_run, start_run, try_run
     from kolb.errors import RecipeError
 
     if resume is not None:
-        if recipe or sets or out:
+        if recipe or sets or out or dry:
             raise RecipeError("--resume goes on with a run's own recipe; give RUN and nothing else")
-        resume_run(resume, quiet)
+        resume_run(resume, quiet, after)
+    elif after is not None:
+        raise RecipeError("--after goes back in a run: give --resume RUN with it")
+    elif recipe and dry:
+        try_run(recipe, sets or [])
     elif recipe:
         start_run(recipe, sets or [], out, quiet)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -91,11 +92,10 @@ def opened(run: Path, policy: str) -> RunDirectory:
 
 def decoder_of(run: RunDirectory, policy: str) -> Decode | None:
     """The decoding by a policy's tokenizer, where it is on this disk: nothing is fetched."""
+    if find_spec("tokenizers") is None or (file := tokenizer_file(run, policy)) is None:
+        return None
     from tokenizers import Tokenizer
 
-    file = tokenizer_file(run, policy)
-    if file is None:
-        return None
     tokenizer: Any = Tokenizer.from_file(str(file))
     return lambda ids: tokenizer.decode(list(ids), skip_special_tokens=False)
 

@@ -12,7 +12,7 @@ from typing import Any
 from kolb import recipe as recipes
 from kolb.checks import open_engine
 from kolb.engines.base import Engine, Learner, Sampler
-from kolb.errors import RecipeError, RunDirectoryError, nearest
+from kolb.errors import RecipeError, nearest
 from kolb.memory.library import ExperienceLibrary
 from kolb.models.prepare import prepare_models
 from kolb.overrides import apply_sets
@@ -63,10 +63,7 @@ def read_source(source: str, *, checkpoint: int | None = None, sets: Sequence[st
 def find_checkpoint(run: RunDirectory, step: int | None) -> Checkpoint | None:
     if step is None:
         return checkpoints.latest(run)
-    steps = run.numbered("checkpoints")
-    if step not in steps:
-        raise RunDirectoryError(f"{run.path} has no checkpoint of step {step}; it has {steps}")
-    return checkpoints.load(run.file("checkpoints", step))
+    return checkpoints.of_step(run, step)
 
 
 @contextmanager

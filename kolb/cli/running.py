@@ -11,7 +11,8 @@ from pathlib import Path
 import typer
 
 from kolb import recipe as recipes
-from kolb.loop import run
+from kolb.cli.estimating import costs_something, print_estimate
+from kolb.loop import check_tasks, run
 from kolb.report import print_report
 from kolb.runs.directory import RunDirectory, next_path
 from kolb.runs.progress import Progress
@@ -20,21 +21,32 @@ from kolb.stage import Recipe
 
 def start_run(path: str, sets: Sequence[str], out: Path | None, quiet: bool) -> None:
     recipe = recipes.load(path, sets)
+    if not quiet and costs_something(recipe):
+        print_estimate(recipe)
     follow(recipe, out or next_path("runs", recipe.name), quiet, resume=False)
 
 
-def resume_run(directory: Path, quiet: bool) -> None:
+def try_run(path: str, sets: Sequence[str]) -> None:
+    """All that can be known without asking a policy: whether the recipe is sound, and what it asks for."""
+    recipe = recipes.load(path, sets)
+    check_tasks(recipe)
+    print_estimate(recipe)
+
+
+def resume_run(directory: Path, quiet: bool, after: int | None = None) -> None:
     recipe = recipes.parse(RunDirectory.open(directory).recipe())
-    follow(recipe, directory, quiet, resume=True)
+    follow(recipe, directory, quiet, resume=True, after=after)
 
 
-def follow(recipe: Recipe, directory: Path, quiet: bool, *, resume: bool) -> None:
+def follow(
+    recipe: Recipe, directory: Path, quiet: bool, *, resume: bool, after: int | None = None
+) -> None:
     if not quiet:
         print(f"run: {directory}", flush=True)
     steps = sum(stage.steps for stage in recipe.stages)
     try:
         with Progress(steps, quiet) as progress:
-            result = run(recipe, directory, resume=resume, observer=progress)
+            result = run(recipe, directory, resume=resume, after=after, observer=progress)
     except KeyboardInterrupt:
         # A second Ctrl-C while the interpreter takes itself down would only show its insides.
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)

@@ -164,6 +164,7 @@ class Sampler(Protocol):
     else is being sampled at the time. A handle whose weights have moved on raises StaleSamplerError.
 
     One that costs something may have ``usage``: numbers so far, by name. Each step's metrics then hold what it added.
+    With ``seat(role)`` it gives each role a handle of its own to the same policy, whose ``usage`` is that role's alone.
     """
 
     @property
@@ -238,7 +239,8 @@ class Engine(Protocol):
     """Opens policies and samplers, and says what it can do.
 
     One that keeps to a budget may have ``keep_books(path)``: it counts what the file says was spent before, and
-    writes down there what is spent from now on.
+    writes down there what is spent from now on. One that costs something may have ``price(model, prompt, completion)``:
+    what so many tokens cost, None where it does not know.
     """
 
     @property

@@ -22,7 +22,7 @@ from kolb.engines.endpoint.client import Endpoint, Request
 from kolb.engines.endpoint.faults import Patience
 from kolb.engines.endpoint.keys import check_base_url, read_key
 from kolb.engines.endpoint.prompts import PromptTemplate
-from kolb.engines.endpoint.spending import Budget, Prices
+from kolb.engines.endpoint.spending import Budget, Prices, Tokens
 from kolb.errors import CapabilityError, RecipeError, SamplerError, at_least, nearest
 from kolb.types import NO_FLOATS, Completion, Message, SamplingParams
 
@@ -90,6 +90,11 @@ class OpenAICompat:
         """Counts what was spent before according to ``path``, and writes down there what is spent."""
         self._budget.keep_books(path)
 
+    def price(self, model: str, prompt: float, completion: float) -> float | None:
+        """What so many tokens of ``model`` cost, nothing of them cached; None without its prices."""
+        prices = self.prices.get(model)
+        return prices.cost(Tokens(round(prompt), 0, round(completion))) if prices else None
+
     def open_sampler(self, model: ModelSpec) -> EndpointSampler:
         """Sends nothing yet. RecipeError where the key, the price or the template is missing."""
         if not model.base or model.build or model.tokenizer:
@@ -153,8 +158,8 @@ ENGINE = OpenAICompat
 class EndpointSampler:
     """Implements ``kolb.engines.base.Sampler`` for a model behind an endpoint: messages in, text out.
 
-    ``usage``: numbers so far, by name (docs/guide/metrics.md). Each policy has a sampler of its own, so roles that are
-    to be told apart play by policies of their own, of the same model.
+    ``usage``: numbers so far, by name (docs/guide/metrics.md), of all its seats. Each policy has a sampler of its own,
+    and each role that it plays a seat.
     """
 
     endpoint: Endpoint
@@ -163,13 +168,28 @@ class EndpointSampler:
     prices: Prices | None
     version: int = 0
     template: None = None
-    usage: dict[str, float] = field(init=False)
+    seats: dict[str, EndpointSampler] = field(init=False, default_factory=dict)
+    own_usage: dict[str, float] = field(init=False)
 
     def __post_init__(self) -> None:
         names = ("requests", "retries", "cache_hits")
         tokens = ("prompt_tokens", "cached_tokens", "completion_tokens")
         priced = ("cost",) if self.prices else ()
-        self.usage = dict.fromkeys((*names, *tokens, *priced), 0)
+        self.own_usage = dict.fromkeys((*names, *tokens, *priced), 0)
+
+    @property
+    def usage(self) -> dict[str, float]:
+        total = dict(self.own_usage)
+        for seat in self.seats.values():
+            for name, value in seat.usage.items():
+                total[name] = total.get(name, 0) + value
+        return total
+
+    def seat(self, role: str) -> EndpointSampler:
+        """The same policy as ``role`` asks it, counted by itself."""
+        if role not in self.seats:
+            self.seats[role] = replace(self)
+        return self.seats[role]
 
     def rest(self) -> None:
         """Nothing is kept between answers but what the request cache holds, which changes none of them."""
@@ -203,7 +223,7 @@ class EndpointSampler:
         body = form.body(self.model, asked, replace(params, seed=seed))
         wants = form.asks_logprobs(params)
         request = Request(body, seed, params.max_tokens, self.prices, wants)
-        return self._completion(await self.endpoint.ask(request, self.usage))
+        return self._completion(await self.endpoint.ask(request, self.own_usage))
 
     def _completion(self, answer: Answer) -> Completion:
         return Completion(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kolb.engines.base import LoraSpec, ModelSpec, OptimizerSpec
-from kolb.errors import RecipeError
+from kolb.errors import RecipeError, check_local
 
 if TYPE_CHECKING:
     from kolb.engines.local.learner import LocalLearner
@@ -60,6 +60,7 @@ class TorchLocal:
     )
 
     def __post_init__(self) -> None:
+        check_local("engine 'torch_local'")
         if self.compute not in ("auto", "float32", "bfloat16"):
             raise RecipeError(
                 f"engine: compute = {self.compute!r}; it is auto, float32 or bfloat16"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from kolb.envs.base import SPLITS, SingleUse
 from kolb.envs.rewards import EXACT_MATCH, MATH_ANSWER, OURS, Sample, load_reward, score
@@ -46,6 +46,8 @@ class Dataset:
     test_path: str = ""
     test_fraction: float = 0.0
     dev_fraction: float = 0.0
+
+    max_steps: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         for what in ("path", "test_path"):

@@ -39,6 +39,7 @@ from kolb.memory.render import fill
 from kolb.terms.kl import KLToReference
 from kolb.terms.policy_gradient import PolicyGradient
 from kolb.types import (
+    Calls,
     Edit,
     Episode,
     Example,
@@ -164,6 +165,13 @@ class Erl:
         )
         kl = KLToReference(self.kl, normalisation=self.normalisation)
         return (surrogate, kl) if self.kl else (surrogate,)
+
+    def calls(self, tasks: int, step: int) -> dict[str, Calls]:
+        """Each first attempt may lead to a reflection, which is shown it, and to a second one."""
+        attempts = tasks * self.group_size
+        again = 0 if self.learns_from == ("first",) else attempts
+        reflector = Calls(0, again if self.reflects else 0, attempts=1)
+        return {"solver": Calls(attempts, attempts + again), "reflector": reflector}
 
     # ------------------------------------------------------------------------------------- collect
 

@@ -35,7 +35,7 @@ from kolb.credit.overlong import soft_overlong
 from kolb.errors import RecipeError
 from kolb.terms.kl import KLToReference
 from kolb.terms.policy_gradient import PolicyGradient
-from kolb.types import Episode, Example, Group, Task, Trajectory, Update, World
+from kolb.types import Calls, Episode, Example, Group, Task, Trajectory, Update, World
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,9 @@ class Grpo:
             return await world.play(task, role="solver", index=index)
 
         return await world.groups(tasks, self.group_size, attempt)
+
+    def calls(self, tasks: int, step: int) -> dict[str, Calls]:
+        return {"solver": Calls(tasks * self.group_size, tasks * self.group_size)}
 
     def credit(self, groups: Sequence[Group], state: Any) -> Update:
         """One advantage for all tokens of an output. Broken groups are left out whole."""

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from kolb.methods.grpo import Grpo
 from kolb.terms import lp_reg
 from kolb.terms.lp_reg import LpReg
-from kolb.types import Group, Task, Update, World
+from kolb.types import Calls, Group, Task, Update, World
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,9 @@ class LpRegGrpo:
         given = {"normalisation": surrogate.normalisation, "constant": surrogate.constant}
         term = self.lp_reg if self.lp_reg.normalisation else replace(self.lp_reg, **given)
         return (*self.grpo.terms, term)
+
+    def calls(self, tasks: int, step: int) -> dict[str, Calls]:
+        return self.grpo.calls(tasks, step)
 
     async def collect(self, tasks: Sequence[Task], world: World) -> list[Group]:
         return await self.grpo.collect(tasks, world)

@@ -50,7 +50,18 @@ from kolb.methods.tf_grpo_prompts import (
     block,
     lessons_in,
 )
-from kolb.types import Edit, Episode, Group, Library, Message, Task, Trajectory, Update, World
+from kolb.types import (
+    Calls,
+    Edit,
+    Episode,
+    Group,
+    Library,
+    Message,
+    Task,
+    Trajectory,
+    Update,
+    World,
+)
 
 REFUSALS = (
     "no_lesson",
@@ -62,6 +73,9 @@ REFUSALS = (
     "no_room",
 )
 
+
+INSTRUCTIONS = 350
+"""Tokens of a prompt's own words, about."""
 
 Compared = Sequence[tuple[Task, Sequence[Attempt]]]
 
@@ -136,6 +150,26 @@ class TfGrpo:
                 f"tf_grpo: held_out = {self.held_out} compares rewards, which judged_by = {self.judged_by!r} does "
                 "without; set held_out = 0"
             )
+
+    def calls(self, tasks: int, step: int) -> dict[str, Calls]:
+        """B G attempts (and twice those at held-out tasks); where all groups teach B G summaries, B comparisons and
+        lists of proposals, and the reconciliation. A list, and the merge style's comparison, may be asked for again."""
+        groups, merges = tasks - self.held_out, self.style == "merge"
+        attempts, trial = groups * self.group_size, 2 * self.held_out * self.group_size
+        lessons = min((step - 1) * groups * self.lessons_per_group, self.max_lessons)
+        known = 3 * lessons * self.max_words // 2  # tokens: one and a half a word
+        every = self.gate == "none" or self.judged_by == "nobody"
+        one = Calls(0, 0, instructions=INSTRUCTIONS, lessons=known, max_tokens=self.note_tokens)
+        shown = {"answers" if self.summarises else "attempts": self.group_size}
+        found = {"solver": Calls(attempts, attempts + trial, lessons=known)}
+        if self.summarises:
+            least = attempts if every else 0
+            found["summarizer"] = replace(one, least=least, most=attempts, attempts=1, lessons=0)
+        most = 2 * groups if merges else groups
+        found["comparer"] = replace(one, least=groups if every else 0, most=most, **shown)
+        proposed = 0 if merges else 2 * groups
+        found["editor"] = replace(one, most=proposed + self.tries, answers=self.lessons_per_group)
+        return found
 
     # ---------------------------------------------------------------------------- what is compared
 

@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from kolb.errors import RecipeError, nearest
+from kolb.errors import RecipeError, check_local, nearest
 
 log = logging.getLogger(__name__)
 
@@ -222,6 +222,7 @@ def check(folder: Path, model: KnownModel) -> str:
 
 
 def _require_gguf(name: str) -> None:
+    check_local(f"fetching {name!r}")
     missing = [package for package in ("gguf", "accelerate") if find_spec(package) is None]
     if missing:
         raise RecipeError(

@@ -185,6 +185,16 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise RunDirectoryError(f"{path.parent} is damaged: no {path.name} ({error})") from error
 
 
+def of_step(run: RunDirectory, step: int) -> Checkpoint:
+    """The checkpoint of ``step``; RunDirectoryError says which there are."""
+    if step not in (steps := run.numbered("checkpoints")):
+        raise RunDirectoryError(
+            f"{run.path} has no checkpoint of step {step}; it has {steps}. A run that trains keeps the newest "
+            "[checkpoints] keep = 2 (0: all of them), one every = 10 steps"
+        )
+    return load(run.file("checkpoints", step))
+
+
 def latest(run: RunDirectory, note: Callable[[str], None] | None = None) -> Checkpoint | None:
     """The newest checkpoint that is whole; None when none was ever completed.
 

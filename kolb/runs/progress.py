@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self, TextIO
 
 from kolb.runs.plots import plot_png, plot_text, sparkline
+from kolb.runs.spent import Spent
 
 __all__ = ["Progress", "duration", "plot_png", "plot_text", "sparkline"]
 
@@ -49,7 +50,7 @@ class Progress:
         self._stage = ""
         self._evaluated: float | None = None
         self._broken = 0.0
-        self._cost = 0.0
+        self._spent = Spent()
 
     def __enter__(self) -> Self:
         self._try(self._open)
@@ -106,8 +107,7 @@ class Progress:
         self._broken += sum(
             _number(metrics, name, 0.0) for name in metrics if name.rpartition("/")[0] in ERRORS
         )
-        costs = [name for name in metrics if name.startswith("usage/") and name.endswith("/cost")]
-        self._cost += sum(_number(metrics, name, 0.0) for name in costs)
+        self._spent.add(metrics)
         losses = [
             f"loss {value:.3f}" for name, value in metrics.items() if name.startswith("loss/")
         ]
@@ -117,7 +117,7 @@ class Progress:
             *(losses[:1] if tokens == 0 else earned),
             f"eval {self._evaluated:.3f}" if self._evaluated is not None else "",
             f"broken {self._broken:.0f}" if self._broken else "",
-            f"cost {self._cost:.4f}" if costs else "",
+            self._spent.words,
             f"{tokens / seconds:,.0f} tok/s" if tokens and seconds > 0 else "",
         ]
         return [fact for fact in facts if fact]

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from kolb.errors import RecipeError, nearest
 from kolb.types import Example, Floats, MinP
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NORMALISATIONS = ("token-mean", "sequence-mean", "sequence-mean-token-sum", "constant")
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from kolb.errors import RecipeError, nearest
 from kolb.terms.base import TermResult, TokenStats, mean_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def k1(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     """``exp(ref - cur) - (ref - cur) - 1`` per token, at least 0; gradient ``1 - exp(ref - cur)``."""
     difference = ref_logprobs - logprobs
     # expm1 keeps the digits that exp loses near 0, where the policy spends its time.
-    return torch.expm1(difference) - difference
+    return difference.expm1() - difference
 
 
 ESTIMATORS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3}

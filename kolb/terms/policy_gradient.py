@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from kolb.errors import RecipeError, at_least
 from kolb.terms.base import TermResult, TokenStats, max_of, mean_of, mean_of_all
 from kolb.terms.kl import k3
 from kolb.types import Example
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LOG_RATIO_LIMIT = 20.0
 """exp(20) is 5e8: beyond it a ratio says only that something is wrong, and float32 is near its end."""
@@ -78,7 +79,7 @@ class PolicyGradient:
         loss = clipped(stats.advantages, ratio, self.clip_low, self.clip_high)
         if self.dual_clip:
             ceiling = -stats.advantages * self.dual_clip
-            loss = torch.where(stats.advantages < 0, torch.minimum(loss, ceiling), loss)
+            loss = loss.minimum(ceiling).where(stats.advantages < 0, loss)
         return loss
 
 
@@ -110,13 +111,13 @@ def ratio_of(stats: TokenStats) -> Tensor:
 def clipped(advantages: Tensor, ratio: Tensor, clip_low: float, clip_high: float) -> Tensor:
     """``max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high))`` [T]."""
     bounded = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
-    return torch.maximum(-advantages * ratio, -advantages * bounded)
+    return (-advantages * ratio).maximum(-advantages * bounded)
 
 
 def importance_of(stats: TokenStats, cap: float | None) -> Tensor:
     """``min(exp(old - sampler), cap)`` [T], a constant; 1 without a cap."""
     if not cap:
-        return torch.ones_like(stats.old_logprobs)
+        return stats.old_logprobs.new_ones(stats.old_logprobs.shape)
     return limited(stats.old_logprobs - stats.sampler_logprobs).exp().clamp(max=cap)
 
 

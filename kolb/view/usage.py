@@ -1,33 +1,42 @@
-"""What endpoints counted, in words: a line per policy."""
+"""What endpoints counted, in words: a line per policy, and one per role where there are several."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-AREA = "usage/"
+Usage = Mapping[str, Mapping[str, float]]
 
 
-def usage_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """The sums of ``usage/POLICY/NAME`` over the metrics of a run, by policy and name."""
+def usage_of(
+    lines: Iterable[Mapping[str, Any]], area: str = "usage"
+) -> dict[str, dict[str, float]]:
+    """The sums of ``usage/POLICY/NAME`` over the metrics of a run, by policy and name; by role with area ``role``."""
     found: dict[str, dict[str, float]] = {}
     for line in lines:
         for key, value in line.items():
-            if key.startswith(AREA) and isinstance(value, int | float):
-                policy, _, name = key.removeprefix(AREA).rpartition("/")
-                usage = found.setdefault(policy, {})
+            if key.startswith(f"{area}/") and isinstance(value, int | float):
+                who, _, name = key.removeprefix(f"{area}/").rpartition("/")
+                usage = found.setdefault(who, {})
                 usage[name] = usage.get(name, 0) + value
     return found
 
 
-def usage_lines(usage: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    """A line for each policy that asked an endpoint for something, and one with the cost of several."""
-    asked = {p: u for p, u in usage.items() if u.get("requests") or u.get("cache_hits")}
+def usage_lines(policies: Usage, roles: Usage | None = None) -> Iterator[str]:
+    """A line for each policy that asked an endpoint for something, one with the cost of several, and one for
+    each role."""
+    asked = those_who_asked(policies)
     for policy, numbers in asked.items():
         yield f"{policy}: {usage_words(numbers)}"
     costs = [u["cost"] for u in asked.values() if "cost" in u]
     if len(costs) > 1:
         yield f"cost of all policies: {sum(costs):.4f}"
+    for role, numbers in those_who_asked(roles or {}).items():
+        yield f"  as {role}: {usage_words(numbers)}"
+
+
+def those_who_asked(usage: Usage) -> Usage:
+    return {who: u for who, u in usage.items() if u.get("requests") or u.get("cache_hits")}
 
 
 def usage_words(usage: Mapping[str, float]) -> str:

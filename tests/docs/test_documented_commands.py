@@ -398,6 +398,7 @@ PLACEHOLDERS = {
     "POLICY": "agent",
     "TERM": "(policy_gradient|cross_entropy|kl_to_reference|entropy|lp_reg)",
     "STREAM": "(policy|imitation)",
+    "ROLE": r"\w+",
     "K": r"\d+",
     "NAME": r"\w+",
     "BOUNDARY": "(environment|reward|sampler|deadline)",

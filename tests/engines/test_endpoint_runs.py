@@ -118,7 +118,7 @@ def contents(folder: Path) -> Iterator[tuple[Path, bytes]]:
 def test_a_run_on_an_endpoint_measures_counts_and_prints_what_it_cost(
     here: Path, kolb: Command, server: FaultServer, capsys: Any
 ) -> None:
-    assert kolb("run", "sums.toml", "--out", "run") == 0
+    assert kolb("run", "sums.toml", "--out", "run", "--quiet") == 0  # no picture: it takes longest
     run = RunDirectory.open(here / "run")
     lines = run.metrics()
     usage = usage_of(lines)["agent"]

@@ -43,6 +43,7 @@ ALLOWED = {
     "dialogue": "types errors engines.base",
     "world": WORLD,
     "evaluate": f"{WORLD} world",
+    "estimate": "types errors stage guarded",
     "checks": f"{CONTRACTS} stage plugins terms",
     "order": "types errors stage",
     "learning": "types errors engines.base stage terms",
