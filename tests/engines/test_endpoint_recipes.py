@@ -1,0 +1,233 @@
+"""The recipes for an API and for a local server: their numbers, what their comments promise, and whole runs of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_server import FaultServer, Reply, said
+
+from kolb import recipe
+from kolb.cli.running import start_run
+from kolb.errors import RecipeError
+from kolb.methods import tf_grpo
+from kolb.runs.directory import RunDirectory
+from kolb.stage import Recipe
+from kolb.view.usage import usage_of
+
+ROOT = Path(__file__).parents[2]
+HOSTED = ROOT / "recipes" / "tf_grpo" / "aime_hosted.toml"
+LOCAL = ROOT / "recipes" / "tf_grpo" / "llamacpp_local.toml"
+ROLES = ["comparer", "editor", "solver", "summarizer"]
+LESSON = "Check: When the answer is found, put it into the question again."
+KEY = "sk-for-a-test-0123456789"
+
+is_scoring = pytest.mark.usefixtures("math_verify")
+
+
+@pytest.fixture
+def math_verify() -> None:
+    pytest.importorskip("math_verify", reason="the recipe scores with it: pip install math-verify")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
+    monkeypatch.setenv("DEEPSEEK_API_KEY", KEY)
+    with FaultServer(learner) as running:
+        yield running
+
+
+def learner(request: dict[str, Any], number: int) -> Reply:
+    """Plays every role. An attempt is right where its seed is even, and always once the lesson is in its prompt."""
+    system = "".join(m["content"] for m in request["messages"] if m["role"] == "system")
+    asked = request["messages"][-1]["content"]
+    if "<experiences>" in system:
+        return Reply(said(f"They differ.\n<experiences>\n1. {LESSON}\n</experiences>", request))
+    if "```json" in system:
+        action = "NONE" if LESSON in asked.partition("</library>")[0] else "ADD"
+        numbers = [int(n) for n in re.findall(r"^\((\d+)\)", asked, re.MULTILINE)]
+        plan = [{"operation": action, "content": LESSON, "from": numbers}]
+        return Reply(said(f"```json\n{json.dumps(plan)}\n```", request))
+    if "<attempt>" in asked:
+        return Reply(said("It added and answered.", request))
+    is_right = LESSON in system or request["seed"] % 2 == 0
+    return Reply(said(f"Answer: {answer_to(asked) if is_right else -1}", request))
+
+
+def answer_to(question: str) -> int:
+    if sum_ := re.search(r"(\d+) (plus|minus) (\d+)", question):
+        return int(sum_[1]) + int(sum_[3]) * (1 if sum_[2] == "plus" else -1)
+    rows = map(json.loads, (ROOT / "examples" / "math.jsonl").read_text().splitlines())
+    return next(int(row["answer"]) for row in rows if row["prompt"] == question)
+
+
+def hosted(*sets: str) -> Recipe:
+    rows = ROOT / "examples" / "math.jsonl"
+    files = [f"environments.math.{key}={rows}" for key in ("path", "test_path")]
+    return recipe.load(HOSTED, [*files, *sets])
+
+
+def shown_sets(path: Path, marker: str) -> list[str]:
+    """The ``--set``s of the one comment of ``path`` that holds ``marker``."""
+    (line,) = [line for line in path.read_text().splitlines() if marker in line and "--set" in line]
+    return re.findall(r"--set (\S+)", line)
+
+
+# --------------------------------------------------------------------------------------- the numbers
+
+
+@is_scoring
+def test_the_hosted_recipe_has_the_numbers_of_the_paper():
+    loaded = hosted()
+    (stage,) = loaded.stages
+    prompts = stage.method.prompts
+    assert stage.method == replace(tf_grpo.PAPER, note_tokens=8192, prompts=prompts)
+    assert (stage.steps, stage.tasks_per_step, stage.method.group_size) == (3, 100, 5)
+    assert (stage.sampling.temperature, stage.sampling.max_tokens) == (0.7, 16384)
+    spec = stage.evaluation
+    assert spec is not None
+    assert (spec.samples, spec.temperature, spec.top_p, spec.episodes) == (32, 0.3, 0.95, 0)
+    assert spec.at_start
+    assert stage.limits.max_concurrent == loaded.resolved["engine"]["max_requests"]
+    assert sorted(loaded.policies) == sorted(stage.roles) == ROLES
+
+
+CALLS = re.compile(r"^#   \w+ +(\d+) x \((\d+), (\d+)\)$", re.M)
+
+
+def charges(calls: list[tuple[str, ...]]) -> tuple[float, float, float]:
+    """Millions of prompt tokens and of sampled ones, and dollars at the prices of the recipe."""
+    prices = hosted().resolved["engine"]["prices"]["deepseek-flash"]
+    prompt, sampled = (sum(int(c[0]) * int(c[i]) for c in calls) / 1e6 for i in (1, 2))
+    return prompt, sampled, prompt * prices["input"] + sampled * prices["output"]
+
+
+@is_scoring
+def test_the_expected_cost_is_what_its_table_of_calls_comes_to():
+    text = HOSTED.read_text()
+    calls = CALLS.findall(text)
+    (step, evaluation) = charges(calls[:-1]), charges(calls[-1:])
+    prompt, sampled, cost = step
+    assert f"A step: {prompt:.2f}M prompt tokens, {sampled:.2f}M sampled, ${cost:.2f}." in text
+    assert f"Three steps: ${3 * cost:.2f}." in text
+    prompt, sampled, measured = evaluation
+    assert (
+        f"An evaluation: {prompt:.2f}M prompt tokens, {sampled:.2f}M sampled, ${measured:.2f}."
+        in text
+    )
+    assert f"Before and after: ${2 * measured:.2f}." in text
+    assert f"Together ${3 * cost + 2 * measured:.2f} at the peak prices" in text
+    assert f"evaluation.samples = 8 makes it ${2 * measured / 4:.2f}" in text
+    paper = charges([("1", "38000000", "6600000")])[2]
+    assert f"The same tokens cost ${paper:.2f} at the prices below" in text
+    engine = hosted().resolved["engine"]
+    assert 3 * cost + 2 * measured < engine["max_cost"]
+
+
+@is_scoring
+def test_the_small_variant_is_expected_to_cost_less_than_the_dollar_that_it_may():
+    sets = shown_sets(HOSTED, "engine.max_cost=1")
+    loaded = hosted(*sets)
+    (stage,) = loaded.stages
+    calls = CALLS.findall(HOSTED.read_text())
+    step, evaluation = charges(calls[:-1])[2], charges(calls[-1:])[2]
+    expected = 3 * step * stage.tasks_per_step / 100 + 2 * evaluation / 32
+    assert (stage.tasks_per_step, stage.evaluation and stage.evaluation.samples) == (5, 1)
+    assert 0.85 < expected < loaded.resolved["engine"]["max_cost"] == 1
+
+
+@is_scoring
+def test_the_released_code_s_setting_is_three_sets_away():
+    (stage,) = hosted(*shown_sets(HOSTED, "RELEASED")).stages
+    assert (stage.steps, stage.tasks_per_step) == (2, 50)
+    assert (stage.method.gate, stage.method.site, stage.method.note_tokens) == (
+        "mean",
+        "user",
+        8192,
+    )
+
+
+@is_scoring
+def test_without_the_data_or_the_key_the_hosted_recipe_says_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RecipeError, match=r"path = 'data/dapo100\.jsonl': there is no file"):
+        recipe.load(HOSTED)
+    monkeypatch.delenv("DEEPSEEK_API_KEY", raising=False)
+    rows = ROOT / "examples" / "math.jsonl"
+    sets = [f"environments.math.{key}={rows}" for key in ("path", "test_path")]
+    sets += ["stages.notes.tasks_per_step=3"]
+    with pytest.raises(RecipeError, match=r"export DEEPSEEK_API_KEY=\.\.\."):
+        start_run(str(HOSTED), sets, tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+# ------------------------------------------------------------------------------------------ the runs
+
+
+def run_on(server: FaultServer, path: Path, folder: Path, *sets: str) -> RunDirectory:
+    common = [f"engine.base_url={server.url}", f"engine.cache_folder={folder / 'cache'}"]
+    start_run(str(path), [*common, *sets], folder / "run", quiet=True)
+    return RunDirectory.open(folder / "run")
+
+
+def attempts_of(server: FaultServer) -> list[dict[str, Any]]:
+    return [b for b in server.bodies if "<attempt>" not in str(b) and "```json" not in str(b)]
+
+
+@is_scoring
+def test_the_hosted_recipe_learns_from_three_problems_within_its_budget(
+    tmp_path: Path, server: FaultServer
+):
+    rows = ROOT / "examples" / "math.jsonl"
+    files = [f"environments.math.{key}={rows}" for key in ("path", "test_path")]
+    small = ["stages.notes.tasks_per_step=3", "stages.notes.evaluation.samples=4"]
+    run = run_on(server, HOSTED, tmp_path, *files, *small)
+    lines = run.metrics()
+    assert lines[-1]["library/size"] == 1
+    assert 0 < lines[0]["eval_start/mean"] < 1
+    assert lines[-1]["eval/mean"] == 1.0
+    usage = usage_of(lines)
+    assert sorted(usage) == ROLES
+    assert all(u["requests"] and u["cost"] for u in usage.values())
+    books = [
+        json.loads(line)["cost"] for line in (run.path / "usage.jsonl").read_text().splitlines()
+    ]
+    assert sum(books) == pytest.approx(sum(u["cost"] for u in usage.values()))
+    assert all(body["thinking"] == {"type": "disabled"} for body in server.bodies)
+    learning = [b for b in attempts_of(server) if b["temperature"] == 0.7]
+    measuring = [b for b in attempts_of(server) if b["temperature"] == 0.3]
+    assert (len(learning), len(measuring)) == (3 * 3 * 5, 2 * 3 * 4)
+    assert {b["top_p"] for b in measuring} == {0.95}
+    assert {h["authorization"] for _, h, _ in server.requests} == {f"Bearer {KEY}"}
+
+
+def test_the_local_recipe_learns_sums_without_a_key_and_without_a_price(
+    tmp_path: Path, server: FaultServer
+):
+    run = run_on(server, LOCAL, tmp_path)
+    lines = run.metrics()
+    assert lines[-1]["library/size"] == 1
+    assert lines[0]["eval_start/mean"] < 1 == lines[-1]["eval/mean"]
+    usage = usage_of(lines)
+    assert sorted(usage) == ROLES
+    assert not any("cost" in u for u in usage.values())
+    assert server.most_at_once <= 2
+    assert not any("authorization" in headers for _, headers, _ in server.requests)
+
+
+@pytest.mark.parametrize("path", [HOSTED, LOCAL], ids=lambda p: p.stem)
+def test_an_endpoint_recipe_is_the_same_once_it_is_written_out(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(ROOT)
+    read: Callable[[], Recipe] = hosted if path == HOSTED else lambda: recipe.load(LOCAL)
+    if path == HOSTED:
+        pytest.importorskip("math_verify", reason="pip install math-verify")
+    assert recipe.parse(read().resolved) == read()
