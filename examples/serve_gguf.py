@@ -3,7 +3,7 @@
     pip install xllamacpp
     python examples/serve_gguf.py MODEL.gguf --port 8080 --threads 1
 
-It is what ``llama-server -m MODEL.gguf --port 8080 -t 1 -np 2 -c 8192`` starts, for machines without one.
+It is what ``llama-server -m MODEL.gguf --port 8080 -t 1 -np 2 -c 16384`` starts, for machines without one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--slots", type=int, default=2, help="requests at a time")
-    parser.add_argument("--context", type=int, default=8192, help="tokens of all slots together")
+    parser.add_argument("--context", type=int, default=16384, help="tokens of all slots together")
     serve(parser.parse_args())
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fault_server import FaultServer, Reply, said
 
-from kolb import recipe
+from kolb import plugins, recipe
 from kolb.cli.running import start_run
 from kolb.errors import RecipeError
 from kolb.methods import tf_grpo
@@ -23,7 +23,6 @@ from kolb.view.usage import usage_of
 ROOT = Path(__file__).parents[2]
 HOSTED = ROOT / "recipes" / "tf_grpo" / "aime_hosted.toml"
 LOCAL = ROOT / "recipes" / "tf_grpo" / "llamacpp_local.toml"
-ROLES = ["comparer", "editor", "solver", "summarizer"]
 LESSON = "Check: When the answer is found, put it into the question again."
 KEY = "sk-for-a-test-0123456789"
 
@@ -94,7 +93,6 @@ def test_the_hosted_recipe_has_the_numbers_of_the_paper():
     assert (spec.samples, spec.temperature, spec.top_p, spec.episodes) == (32, 0.3, 0.95, 0)
     assert spec.at_start
     assert stage.limits.max_concurrent == loaded.resolved["engine"]["max_requests"]
-    assert sorted(loaded.policies) == sorted(stage.roles) == ROLES
 
 
 CALLS = re.compile(r"^#   \w+ +(\d+) x \((\d+), (\d+)\)$", re.M)
@@ -168,6 +166,40 @@ def test_without_the_data_or_the_key_the_hosted_recipe_says_what_it_lacks(
     assert not (tmp_path / "run").exists()
 
 
+def math_rows() -> Any:
+    return plugins.load_file(ROOT / "examples" / "math_rows.py")
+
+
+GSM8K = {"question": "Two and two?", "answer": "2+2 = <<2+2=4>>4 in all.\n#### 4"}
+
+
+def test_gsm8k_rows_are_answered_by_what_stands_behind_the_mark():
+    row = math_rows().convert(GSM8K)
+    assert (row["answer"], "Two and two?" in row["prompt"]) == ("4", True)
+
+
+def test_the_same_rows_are_drawn_every_time_and_all_where_there_are_no_more(tmp_path: Path):
+    lines = [json.dumps({"problem": f"{n}?", "answer": n}) for n in range(50)]
+    (tmp_path / "all.jsonl").write_text("\n".join(lines))
+    found = []
+    for name, count in [("a", "5"), ("b", "5"), ("c", "50"), ("d", "60"), ("e", "0")]:
+        math_rows().main(str(tmp_path / "all.jsonl"), str(tmp_path / name), count)
+        found.append((tmp_path / name).read_text().splitlines())
+    assert [len(rows) for rows in found] == [5, 5, 50, 50, 50]
+    assert found[0] == found[1] != found[2][:5]
+
+
+@is_scoring
+def test_the_local_recipe_reads_word_problems_by_the_sets_that_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "train.jsonl").write_text(json.dumps(GSM8K))
+    monkeypatch.chdir(tmp_path)
+    math_rows().main("train.jsonl", "data/gsm8k.jsonl")
+    (stage,) = recipe.load(LOCAL, shown_sets(LOCAL, "gsm8k")).stages
+    assert (stage.sampling.max_tokens, stage.source.reward) == (512, "math_answer")
+
+
 # ------------------------------------------------------------------------------------------ the runs
 
 
@@ -193,13 +225,12 @@ def test_the_hosted_recipe_learns_from_three_problems_within_its_budget(
     assert lines[-1]["library/size"] == 1
     assert 0 < lines[0]["eval_start/mean"] < 1
     assert lines[-1]["eval/mean"] == 1.0
-    usage = usage_of(lines)
-    assert sorted(usage) == ROLES
-    assert all(u["requests"] and u["cost"] for u in usage.values())
+    usage = usage_of(lines)["agent"]
+    assert usage["requests"] == len(server.requests)
     books = [
         json.loads(line)["cost"] for line in (run.path / "usage.jsonl").read_text().splitlines()
     ]
-    assert sum(books) == pytest.approx(sum(u["cost"] for u in usage.values()))
+    assert sum(books) == pytest.approx(usage["cost"])
     assert all(body["thinking"] == {"type": "disabled"} for body in server.bodies)
     learning = [b for b in attempts_of(server) if b["temperature"] == 0.7]
     measuring = [b for b in attempts_of(server) if b["temperature"] == 0.3]
@@ -215,9 +246,9 @@ def test_the_local_recipe_learns_sums_without_a_key_and_without_a_price(
     lines = run.metrics()
     assert lines[-1]["library/size"] == 1
     assert lines[0]["eval_start/mean"] < 1 == lines[-1]["eval/mean"]
-    usage = usage_of(lines)
-    assert sorted(usage) == ROLES
-    assert not any("cost" in u for u in usage.values())
+    usage = usage_of(lines)["agent"]
+    assert usage["requests"] == len(server.requests)
+    assert "cost" not in usage
     assert server.most_at_once <= 2
     assert not any("authorization" in headers for _, headers, _ in server.requests)
 
