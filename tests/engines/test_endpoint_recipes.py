@@ -23,6 +23,7 @@ from kolb.view.usage import usage_of
 ROOT = Path(__file__).parents[2]
 HOSTED = ROOT / "recipes" / "tf_grpo" / "aime_hosted.toml"
 LOCAL = ROOT / "recipes" / "tf_grpo" / "llamacpp_local.toml"
+FIRST = ROOT / "recipes" / "tf_grpo" / "guess_hosted.toml"
 LESSON = "Check: When the answer is found, put it into the question again."
 KEY = "sk-for-a-test-0123456789"
 
@@ -84,9 +85,9 @@ def shown_sets(path: Path, marker: str) -> list[str]:
 def test_the_hosted_recipe_has_the_numbers_of_the_paper():
     loaded = hosted()
     (stage,) = loaded.stages
-    prompts = stage.method.prompts
-    assert stage.method == replace(tf_grpo.PAPER, note_tokens=8192, prompts=prompts)
-    assert (stage.steps, stage.tasks_per_step, stage.method.group_size) == (3, 100, 5)
+    method: Any = stage.method
+    assert method == replace(tf_grpo.PAPER, note_tokens=8192, prompts=method.prompts)
+    assert (stage.steps, stage.tasks_per_step, method.group_size) == (3, 100, 5)
     assert (stage.sampling.temperature, stage.sampling.max_tokens) == (0.7, 16384)
     spec = stage.evaluation
     assert spec is not None
@@ -99,8 +100,8 @@ CALLS = re.compile(r"^#   \w+ +(\d+) x \((\d+), (\d+)\)$", re.M)
 
 
 def charges(calls: list[tuple[str, ...]]) -> tuple[float, float, float]:
-    """Millions of prompt tokens and of sampled ones, and dollars at the prices of the recipe."""
-    prices = hosted().resolved["engine"]["prices"]["deepseek-flash"]
+    """Millions of prompt tokens and of sampled ones, and dollars at the prices of the recipes."""
+    prices = recipe.load(FIRST).resolved["engine"]["prices"]["deepseek-flash"]
     prompt, sampled = (sum(int(c[0]) * int(c[i]) for c in calls) / 1e6 for i in (1, 2))
     return prompt, sampled, prompt * prices["input"] + sampled * prices["output"]
 
@@ -124,7 +125,17 @@ def test_the_expected_cost_is_what_its_table_of_calls_comes_to():
     paper = charges([("1", "38000000", "6600000")])[2]
     assert f"The same tokens cost ${paper:.2f} at the prices below" in text
     engine = hosted().resolved["engine"]
+    assert engine["prices"] == recipe.load(FIRST).resolved["engine"]["prices"]
     assert 3 * cost + 2 * measured < engine["max_cost"]
+
+
+def test_the_first_recipe_costs_what_its_table_comes_to():
+    text = FIRST.read_text()
+    prompt, sampled, cost = charges(CALLS.findall(text))
+    assert f"{prompt:.2f}M prompt tokens, {sampled:.2f}M sampled, ${cost:.2f};" in text
+    most = recipe.load(FIRST).resolved["engine"]["max_cost"]
+    assert f"it ends before ${most:.2f}." in text
+    assert cost < most
 
 
 @is_scoring
@@ -142,12 +153,9 @@ def test_the_small_variant_is_expected_to_cost_less_than_the_dollar_that_it_may(
 @is_scoring
 def test_the_released_code_s_setting_is_three_sets_away():
     (stage,) = hosted(*shown_sets(HOSTED, "RELEASED")).stages
+    method: Any = stage.method
     assert (stage.steps, stage.tasks_per_step) == (2, 50)
-    assert (stage.method.gate, stage.method.site, stage.method.note_tokens) == (
-        "mean",
-        "user",
-        8192,
-    )
+    assert (method.gate, method.site, method.note_tokens) == ("mean", "user", 8192)
 
 
 @is_scoring
@@ -197,7 +205,8 @@ def test_the_local_recipe_reads_word_problems_by_the_sets_that_it_shows(
     monkeypatch.chdir(tmp_path)
     math_rows().main("train.jsonl", "data/gsm8k.jsonl")
     (stage,) = recipe.load(LOCAL, shown_sets(LOCAL, "gsm8k")).stages
-    assert (stage.sampling.max_tokens, stage.source.reward) == (512, "math_answer")
+    source: Any = stage.source
+    assert (stage.sampling.max_tokens, source.reward) == (512, "math_answer")
 
 
 # ------------------------------------------------------------------------------------------ the runs
@@ -239,6 +248,16 @@ def test_the_hosted_recipe_learns_from_three_problems_within_its_budget(
     assert {h["authorization"] for _, h, _ in server.requests} == {f"Bearer {KEY}"}
 
 
+def test_the_first_recipe_learns_to_guess_from_what_a_function_says(
+    tmp_path: Path, server: FaultServer
+):
+    taker = plugins.load_file(ROOT / "examples" / "note_taker.py")
+    server.answer = lambda body, n: Reply(said(taker.answer(body["messages"], body["seed"]), body))
+    lines = run_on(server, FIRST, tmp_path).metrics()
+    assert lines[-1]["library/size"] == 1
+    assert lines[0]["eval_start/mean"] < 0.3 < 0.5 < lines[-1]["eval/mean"]
+
+
 def test_the_local_recipe_learns_sums_without_a_key_and_without_a_price(
     tmp_path: Path, server: FaultServer
 ):
@@ -253,12 +272,12 @@ def test_the_local_recipe_learns_sums_without_a_key_and_without_a_price(
     assert not any("authorization" in headers for _, headers, _ in server.requests)
 
 
-@pytest.mark.parametrize("path", [HOSTED, LOCAL], ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [HOSTED, LOCAL, FIRST], ids=lambda p: p.stem)
 def test_an_endpoint_recipe_is_the_same_once_it_is_written_out(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(ROOT)
-    read: Callable[[], Recipe] = hosted if path == HOSTED else lambda: recipe.load(LOCAL)
+    read: Callable[[], Recipe] = hosted if path == HOSTED else lambda: recipe.load(path)
     if path == HOSTED:
         pytest.importorskip("math_verify", reason="pip install math-verify")
     assert recipe.parse(read().resolved) == read()

@@ -168,7 +168,7 @@ def test_a_server_that_was_never_there_is_given_up_after_three_tries_and_asked_a
 ) -> None:
     with FaultServer() as gone:
         sampler = opened(gone, retries=retries)
-    with pytest.raises(RecipeError, match="is the server running .* is base_url = 'http://127"):
+    with pytest.raises(RecipeError, match=r"is the server running .* is base_url = 'http://127"):
         sample(sampler)
     assert sampler.usage["connection"] == tries
     assert "unmetered" not in sampler.usage
