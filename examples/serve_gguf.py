@@ -24,7 +24,7 @@ def main() -> None:
 
 def serve(given: argparse.Namespace) -> None:
     """Serves until it is interrupted."""
-    import xllamacpp
+    import xllamacpp  # pyright: ignore[reportMissingImports]
 
     params = xllamacpp.CommonParams()
     params.model.path = given.model
