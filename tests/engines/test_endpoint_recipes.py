@@ -88,7 +88,7 @@ def test_the_hosted_recipe_has_the_numbers_of_the_paper():
     method: Any = stage.method
     assert method == replace(tf_grpo.PAPER, note_tokens=8192, prompts=method.prompts)
     assert (stage.steps, stage.tasks_per_step, method.group_size) == (3, 100, 5)
-    assert (stage.sampling.temperature, stage.sampling.max_tokens) == (0.7, 16384)
+    assert (stage.sampling.temperature, stage.sampling.max_tokens) == (0.7, 8192)
     spec = stage.evaluation
     assert spec is not None
     assert (spec.samples, spec.temperature, spec.top_p, spec.episodes) == (32, 0.3, 0.95, 0)
