@@ -2,10 +2,12 @@
 
     pip install pyarrow
     python examples/math_rows.py dapo-math-17k.parquet data/dapo-math-17k.jsonl
+    python examples/math_rows.py dapo-math-17k.parquet data/dapo100.jsonl 100
 
 Read are parquet and JSONL, with verl's columns (``prompt`` as messages and ``reward_model.ground_truth``, as in
-BytedTsinghua-SIA/DAPO-Math-17k) or with a ``problem`` or ``question`` and its ``answer``. Written is JSONL with ``prompt``
-and ``answer``. A problem that was there before is left out: DAPO-Math-17k holds each of its own about a hundred times.
+BytedTsinghua-SIA/DAPO-Math-17k) or with a ``problem`` or ``question`` and its ``answer``, of which what stands behind
+GSM8K's ``####`` is taken. Written is JSONL with ``prompt`` and ``answer``. A problem that was there before is left out:
+DAPO-Math-17k holds each of its own about a hundred times. A third word is how many to draw at random, always the same.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any
 
 FORM = (
@@ -32,7 +35,8 @@ def convert(row: Mapping[str, Any]) -> dict[str, str]:
             "answer": row["reward_model"]["ground_truth"],
         }
     problem = row["problem"] if "problem" in row else row["question"]
-    return {"prompt": FORM.format(problem), "answer": str(row["answer"])}
+    answer = str(row["answer"]).rpartition("####")[2].strip()
+    return {"prompt": FORM.format(problem), "answer": answer}
 
 
 def distinct(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -53,8 +57,13 @@ def read(path: Path) -> Iterator[Mapping[str, Any]]:
         yield from batch.to_pylist()
 
 
-def main(source: str, target: str) -> None:
-    rows = distinct(read(Path(source)))
+def drawn(rows: list[dict[str, str]], count: int) -> list[dict[str, str]]:
+    """``count`` of ``rows``, the same at every call; all of them for 0, or where there are no more."""
+    return Random(42).sample(rows, count) if 0 < count < len(rows) else rows
+
+
+def main(source: str, target: str, count: str = "0") -> None:
+    rows = drawn(distinct(read(Path(source))), int(count))
     Path(target).parent.mkdir(parents=True, exist_ok=True)
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     Path(target).write_text(lines, encoding="utf-8")

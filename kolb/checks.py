@@ -14,7 +14,8 @@ from kolb.types import Group, Update
 
 WAYS_OUT = {
     "sample": "use an engine that samples",
-    "logprobs": "use an engine that gives logprobs: torch_local does",
+    "logprobs": "use an engine that gives logprobs (torch_local); on an endpoint measure with `learn = []`, or learn "
+    'in words with method = "tf_grpo"',
     "tokens": "chat endpoints give only text; use an engine that takes tokens: torch_local does",
     "train": "use an engine that trains (torch_local), or leave the stage's `learn` empty",
     "lora": "use an engine with adapters (torch_local), or train all weights: remove `lora`",

@@ -162,13 +162,31 @@ def test_tries_end_after_retries_with_the_last_fault(serve: Any, slept: list[flo
     assert len(slept) == 3
 
 
-def test_a_server_that_is_not_there_is_asked_about(slept: list[float]) -> None:
+@pytest.mark.parametrize(("retries", "tries"), [(0, 1), (1, 2), (6, 3)])
+def test_a_server_that_was_never_there_is_given_up_after_three_tries_and_asked_about(
+    slept: list[float], retries: int, tries: int
+) -> None:
     with FaultServer() as gone:
-        sampler = opened(gone, retries=1)
-    with pytest.raises(SamplerError, match="is the server running there"):
+        sampler = opened(gone, retries=retries)
+    with pytest.raises(RecipeError, match=r"is the server running .* is base_url = 'http://127"):
         sample(sampler)
-    assert sampler.usage["connection"] == 2
+    assert sampler.usage["connection"] == tries
     assert "unmetered" not in sampler.usage
+
+
+def test_a_server_that_has_gone_is_tried_as_often_as_the_recipe_says(slept: list[float]) -> None:
+    with FaultServer() as gone:
+        sampler = opened(gone, retries=4)
+        sample(sampler)
+    with pytest.raises(SamplerError, match=r"no connection .* 5 tries"):
+        sample(sampler)
+    assert sampler.usage["connection"] == 5
+
+
+def test_a_slow_server_is_there(serve: Any, slept: list[float]) -> None:
+    server = serve(lambda request, n: Reply(said("late"), delay_s=30))
+    with pytest.raises(DeadlineError, match="4 tries"):
+        sample(opened(server, retries=3, timeout_s=0.05))
 
 
 def test_an_answer_that_is_late_breaks_a_deadline(serve: Any, slept: list[float]) -> None:

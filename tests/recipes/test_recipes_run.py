@@ -13,7 +13,12 @@ from kolb.models.tokenizers import byte_tokenizer
 from kolb.runs.directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
-RECIPES = sorted((ROOT / "recipes").rglob("*.toml"))
+RECIPES = sorted(
+    path
+    for path in (ROOT / "recipes").rglob("*.toml")
+    if tomllib.loads(path.read_text())["engine"]["use"] != "openai_compat"
+)
+"""Those for endpoints are run against a server in tests/engines/test_endpoint_recipes.py."""
 TINY = {
     "model_type": "llama",
     "vocab_size": 263,

@@ -21,11 +21,13 @@ from kolb.engines.endpoint.cache import RequestCache
 from kolb.engines.endpoint.faults import Fault, Patience, of_status
 from kolb.engines.endpoint.keys import Key
 from kolb.engines.endpoint.spending import Budget, Charge, Prices, Tokens, charge_for
-from kolb.errors import DeadlineError, KolbError, SamplerError
+from kolb.errors import DeadlineError, KolbError, RecipeError, SamplerError
 
 sleep = asyncio.sleep
 
 CONNECT_S = 10.0
+FIRST_TRIES = 3
+"""Of a server that nobody has reached yet: most likely it is not there."""
 FRAME_TOKENS = 256
 """Room in the worst case for what a chat template adds to the messages."""
 
@@ -68,6 +70,7 @@ class Endpoint:
     cache: RequestCache
     timeout_s: float
     max_requests: int
+    _was_reached: bool = field(default=False, init=False, repr=False)
     _open: _Open | None = field(default=None, init=False, repr=False)
 
     @property
@@ -124,10 +127,15 @@ class Endpoint:
         while True:
             tries += 1
             try:
-                return await self._pay(client, request, usage)
+                answer = await self._pay(client, request, usage)
+                self._was_reached = True
+                return answer
             except Fault as fault:
                 usage[fault.kind] = usage.get(fault.kind, 0) + 1
+                self._was_reached |= fault.kind != "connection" or fault.may_cost
                 wait = self.patience.wait_s(tries, fault.asked_s, random)
+                if not self._was_reached and (wait is None or tries >= FIRST_TRIES):
+                    raise self._nobody_there(fault) from fault
                 if fault.final or wait is None:
                     raise self._error(fault, tries) from fault
             usage["retries"] += 1
@@ -208,6 +216,12 @@ class Endpoint:
             ),
         }
 
+    def _nobody_there(self, fault: Fault) -> RecipeError:
+        return RecipeError(
+            f"{self.url}: {fault}. Nothing was ever heard from there: is the server running (a large model takes minutes "
+            f"to load), and is base_url = {self.base_url!r} its address?"
+        )
+
     def _error(self, fault: Fault, tries: int) -> KolbError:
         said = f"{self.url}: {fault}"
         if fault.final is not None:
@@ -220,5 +234,4 @@ class Endpoint:
         words = f"{said}; {tries} tries (retries = {self.patience.retries} under [engine])"
         if fault.kind == "timeout":
             return DeadlineError(f"{words}; raise timeout_s or lower max_requests")
-        hint = "; is the server running there?" if fault.kind == "connection" else ""
-        return SamplerError(words + hint)
+        return SamplerError(words)
