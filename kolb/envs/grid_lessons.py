@@ -176,7 +176,7 @@ class Lesson:
         self.options = options
         self.rng = rng
         self.name = "sokoban" if rng.random() < options.sokoban else "frozenlake"
-        self.symbols = self._symbols()
+        self.symbols = self.draw_symbols()
 
     def chat(self) -> list[Message]:
         shares = np.array([self.options.shares.get(kind, 0.0) for kind in KINDS])
@@ -274,7 +274,7 @@ class Lesson:
         size = sizes[int(self.rng.integers(len(sizes)))]
         return [(r, c) for r in range(size) for c in range(size)]
 
-    def _symbols(self) -> dict[str, str]:
+    def draw_symbols(self) -> dict[str, str]:
         while True:
             symbols = random_symbols(self.name, int(self.rng.integers(2**62)), LETTERS)
             if not is_held_out(self.name, symbols):
