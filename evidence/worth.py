@@ -38,6 +38,7 @@ NOTES = replace(
         heading="notes",
         summary="",
         comparison="compare",
+        tips="compare",
         proposals="propose",
         plan="plan",
         critique="",
