@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -15,7 +16,21 @@ from evidence.plan import Sets
 from evidence.worth_corpus import WORDS
 
 RECIPE = Path(__file__).with_name("worth_base.toml")
-START = small_base.Start(WORDS, shape={"num_hidden_layers": 3, "max_position_embeddings": 768})
+CONTENT = re.compile(r"take|leave|G\d+|\d+(?:\.\d+)?|\b[A-L]\b")
+
+
+def parts(word: str) -> list[str]:
+    """What ``word`` is about, and its form.
+
+    >>> parts('"take-F",'), parts("take-F"), parts("[G3].")
+    (['take', 'F', '"*-*",'], ['take', 'F', '*-*'], ['G3', '[*].'])
+    """
+    return [*CONTENT.findall(word), CONTENT.sub("*", word)]
+
+
+SHAPE = {"num_hidden_layers": 3, "head_dim": 32, "max_position_embeddings": 512}
+START = small_base.Start(WORDS, shape=SHAPE, parts=parts)
+"""That F, ``take-F`` and ``"take-F",`` are about one letter is known to any model that has read text."""
 
 
 def build(folder: Path, sets: Sets) -> None:

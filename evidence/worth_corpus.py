@@ -17,7 +17,7 @@ from kolb.credit.votes import majority
 from kolb.envs.base import SPLITS, Replayable
 from kolb.errors import RecipeError, at_least, nearest
 from kolb.memory.library import ExperienceLibrary
-from kolb.methods.tf_grpo import Compared
+from kolb.methods.tf_grpo import Compared, TfGrpo
 from kolb.methods.tf_grpo_prompts import Attempt
 from kolb.types import (
     Completion,
@@ -53,7 +53,13 @@ WORDS = (
     *(f'"{word}"{end}' for word in ("ADD", "UPDATE", "NONE") for end in ("", ",")),
 )  # fmt: skip
 
-JUDGED = (NOTES,) * 6 + tuple(replace(NOTES, judged_by=by) for by in ("nobody", "vote"))
+ARMS = (
+    *(NOTES,) * 7,
+    replace(NOTES, judged_by="nobody"),
+    replace(NOTES, judged_by="vote"),
+    replace(NOTES, group_size=0),
+)
+"""How often what is known of the attempts: their rewards, nothing, the majority; and that there are none."""
 
 
 @dataclass
@@ -105,31 +111,32 @@ def draw_library(rng: Random) -> ExperienceLibrary:
     return ExperienceLibrary(tuple(notes), next_id=IDS)
 
 
-def draw_attempts(rng: Random, offer: Offer, judged_by: str) -> list[Attempt]:
+def draw_attempts(rng: Random, offer: Offer, method: TfGrpo) -> list[Attempt]:
     """At one task, by agents that know nothing and have their favourites; none where a vote is open."""
     favourites = rng.sample(offer.letters, rng.randint(1, len(offer.letters)))
     letters = rng.choices(favourites, k=rng.choice((MOST_ATTEMPTS, rng.randint(1, MOST_ATTEMPTS))))
     rewards: list[float | None] = [offer.reward(x) for x in letters]
-    if judged_by == "vote" and None in (rewards := majority(letters)):
+    if method.judged_by == "vote" and None in (rewards := majority(letters)):
         return []
     opening: Message = {"role": "user", "content": offer.text}
     return [
         Attempt(
             i,
             Trajectory("solver", turns=(Turn((opening,), Completion(x)),)),
-            None if judged_by == "nobody" else reward,
+            None if method.judged_by == "nobody" else reward,
         )
         for i, (x, reward) in enumerate(zip(letters, rewards, strict=True))
     ]
 
 
-def draw_compared(rng: Random, split: str, judged_by: str, tasks: int) -> Compared:
+def draw_compared(rng: Random, split: str, method: TfGrpo, tasks: int) -> Compared:
     """``tasks`` tasks of one world of ``split``, each with its attempts."""
     good = good_letters(rng.getrandbits(32), split)
     found: list[tuple[Task, list[Attempt]]] = []
     while len(found) < tasks:
         offer = draw_offer(rng, good, size=rng.choice(SIZES), richest=RICHEST)
-        if attempts := draw_attempts(rng, offer, judged_by):
+        attempts = draw_attempts(rng, offer, method) if method.group_size else []
+        if attempts or not method.group_size:
             found.append((Task(f"offer-{len(found)}"), attempts))
     return found
 
@@ -142,10 +149,10 @@ def draw_asked(rng: Random, split: str, kind: str) -> tuple[Message, ...]:
         opening: tuple[Message, ...] = ({"role": "user", "content": offer.text},)
         notes = desk.library.render()
         return NOTES.place_library(opening, notes) if notes else opening
-    method = rng.choice(JUDGED)
+    method = rng.choice(ARMS)
     tasks = rng.randint(1, MOST_TASKS) if kind == "plan" else 1
     world: Any = desk
-    groups = at_once(method.comparisons(draw_compared(rng, split, method.judged_by, tasks), world))
+    groups = at_once(method.comparisons(draw_compared(rng, split, method, tasks), world))
     at_once(method.reconciliation(groups, world))
     calls = {"compare": "lessons", "propose": "proposals", "plan": "plan-1"}
     asked = desk.asked.get(calls[kind])

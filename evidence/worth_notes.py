@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from evidence.worth import LETTERS
+
 VERBS = ("take", "leave")
 ATTEMPT = re.compile(r"\(reward ([\d.]+)\):\s+## Turn 1\s+The agent: (\w)")
 NOTE = re.compile(r"\[(G\d+)\]\. (take|leave)-(\w)")
@@ -141,6 +143,8 @@ def answers(system: str, user: str, *, guesses: bool = True) -> Mapping[str, flo
     offered = re.findall(r"\b[A-L]\b", user.partition("offer")[2].partition("</task>")[0])
     if call == "compare":
         scored = [(letter, float(reward)) for reward, letter in ATTEMPT.findall(user)]
+        if not offered:
+            return lessons(LETTERS, (), guesses=guesses)
         return lessons(offered, [(x, r) for x, r in scored if x in offered], guesses=guesses)
     if call == "propose":
         library, _, new = user.partition("<lessons>")

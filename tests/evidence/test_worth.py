@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from evidence.small_base import sums_of_parts
 from evidence.worth import NOTES, Offer, Worth, good_letters, offer_split
-from evidence.worth_base import START, build
+from evidence.worth_base import START, build, parts
 from evidence.worth_corpus import KINDS, WORDS, WorthCorpus, answers_to
 from evidence.worth_notes import Note, answers, choices, draw, lessons, planned, posterior, proposed
 from kolb import recipe
@@ -155,6 +156,13 @@ def test_without_rewards_every_letter_is_as_likely_whatever_was_said(result: str
         assert sum(p for text, p in told.items() if f"take-{x}" in text) == pytest.approx(1 / 3)
 
 
+def test_without_any_attempt_a_lesson_is_a_guess_about_any_letter() -> None:
+    [_, user] = NOTES.message(NOTES.prompts.comparison, "<attempt>\nNone\n</attempt>")
+    told = answers("compare", str(user["content"]))
+    assert len(told) == 12 * 11
+    assert sum(p for text, p in told.items() if "take-L" in text) == pytest.approx(1 / 12)
+
+
 def test_lessons_are_drawn_from_the_posterior_so_that_a_guess_is_as_often_right_as_it_can_be() -> (
     None
 ):
@@ -278,7 +286,12 @@ def test_the_corpus_asks_word_for_word_what_the_method_asks_in_a_run(tmp_path: P
         heard.append(shape(messages))
         return draw(Random(seed), answers_to(messages))
 
-    arms = ((), (f"{METHOD}.judged_by=nobody",), (f"{METHOD}.judged_by=vote",))
+    arms = (
+        (),
+        (f"{METHOD}.judged_by=nobody",),
+        (f"{METHOD}.judged_by=vote",),
+        (f"{METHOD}.group_size=0",),
+    )
     for number, sets in enumerate(arms):
         only = (*FAST, "stages.notes.steps=2", *sets)
         run(
@@ -329,6 +342,21 @@ def test_the_same_seed_starts_from_the_same_bytes_and_another_from_others(tmp_pa
         START.write(tmp_path / name, seed)
         found.append((tmp_path / name / "model.safetensors").read_bytes())
     assert found[0] == found[1] != found[2]
+
+
+def test_words_with_a_part_in_common_begin_alike(tmp_path: Path) -> None:
+    assert parts('"take-F",') == ["take", "F", '"*-*",']
+    assert (parts("[G3]."), parts("0.4):"), parts("Attempt")) == (
+        ["G3", "[*]."],
+        ["0.4", "*):"],
+        ["Attempt"],
+    )
+    words = [parts(w) for w in ("take-F", "take-A", "leave-A", "offer")]
+    vectors = sums_of_parts(words, width=4096, std=0.5)
+    unit = vectors / vectors.norm(dim=1, keepdim=True)
+    assert float(vectors.std()) == pytest.approx(0.5, abs=0.02)
+    # Two parts of three in common, then one, then none.
+    assert (unit[0] @ unit[1:].T).tolist() == pytest.approx([2 / 3, 1 / 3, 0], abs=0.06)
 
 
 def test_the_recipe_trains_nothing_and_has_the_prompts_that_the_model_was_taught() -> None:
