@@ -66,14 +66,15 @@ def lessons_text(rules: Rules) -> str:
 
 
 def operation_text(operation: str, id: str, lesson: str, cited: Sequence[int] = ()) -> str:
-    """JSON in words of the vocabulary, which single spaces join.
+    """JSON in words of the vocabulary, which single spaces join. What is easy to say stands first: the lesson, then
+    where the library has its role, then what that asks for.
 
     >>> operation_text("ADD", "", "goal C", [1, 4])
-    '{"operation": "ADD", "id": null, "content": " goal C " , "from": [ 1 , 4 ] }'
+    '{"content": " goal C " , "id": null, "operation": "ADD" , "from": [ 1 , 4 ] }'
     """
     name = f'"{id}",' if id else "null,"
     behind = f' , "from": [ {" , ".join(map(str, cited))} ]' if cited else ""
-    return f'{{"operation": "{operation}", "id": {name} "content": " {lesson} "{behind} }}'
+    return f'{{"content": " {lesson} " , "id": {name} "operation": "{operation}"{behind} }}'
 
 
 def list_text(operations: Sequence[str]) -> str:
@@ -98,7 +99,7 @@ def planned(
     """One operation for each role that is proposed for, by the majority of its proposals, the first where they tie;
     and the rules that it leaves."""
     operations: list[str] = []
-    rules = dict(tuple(e.text.split()) for e in library.experiences)
+    rules = {role: symbol for role, symbol in (e.text.split() for e in library.experiences)}
     for role in ROLES:
         own = [(n, p) for n, p in enumerate(proposals, start=1) if p.text.split()[0] == role]
         if not own:
