@@ -20,6 +20,7 @@ from kolb.methods.tf_grpo_prompts import lessons_in
 from kolb.models.notes.attempts import ROLES
 from kolb.models.notes.editing import majority, operation_text
 from kolb.models.notes.lessons import KINDS, NoteLesson, NoteLessons
+from kolb.types import Experience
 
 Chat = tuple[str, str, str]
 
@@ -40,8 +41,9 @@ def rules_in(text: str) -> dict[str, str]:
 
 
 def sections(text: str) -> list[str]:
-    """What states rules in one place: blocks of a prompt, and lines of an attempt's report. Proposals are by several."""
-    text = re.sub(r"^ *\(\d+\).*$", "", text, flags=re.MULTILINE)
+    """What states rules in one place: blocks of a prompt, and lines of an attempt's report. Proposals are by
+    several, and what an operation changes is the library's."""
+    text = re.sub(r'"was": "[^"]*"|^ *\(\d+\).*$', "", text, flags=re.MULTILINE)
     return [*re.findall(r"<\w+>\n(.*?)\n</\w+>", text, re.DOTALL), *text.splitlines()]
 
 
@@ -148,7 +150,7 @@ def test_a_tie_goes_to_the_truth_where_it_is_in_it():
 
 
 def test_an_operation_is_what_the_method_reads():
-    text = f"[ {operation_text('UPDATE', 'G3', 'goal C', [1, 4])} ]"
+    text = f"[ {operation_text(Experience('G3', 'goal D'), 'goal C', [1, 4])} ]"
     proposals, faults = read_proposals(json.loads(text), ["G3"])
     assert [(p.action, p.text, p.ids, p.cites) for p in proposals] == [
         ("revise", "goal C", ("G3",), (1, 4))

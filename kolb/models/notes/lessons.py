@@ -82,7 +82,7 @@ class NoteLessons:
     count: int = 1_000_000
     shares: Mapping[str, float] = field(default_factory=lambda: dict(SHARES))
     sizes: tuple[int, ...] = (4, 4, 4, 4, 4, 3, 5, 6)
-    untold: float = 0.15
+    untold: float = 0.25
     seed: int = 0
 
     def __post_init__(self) -> None:
