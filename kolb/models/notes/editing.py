@@ -65,15 +65,20 @@ def lessons_text(rules: Rules) -> str:
     return f"<experiences> {numbered(rules)} </experiences>".replace("  ", " ")
 
 
-def operation_text(operation: str, id: str, lesson: str, cited: Sequence[int] = ()) -> str:
-    """JSON in words of the vocabulary, which single spaces join.
+def operation_text(entry: Experience | None, lesson: str, cited: Sequence[int] = ()) -> str:
+    """What a lesson asks for where ``entry`` has its role: ADD where there is none, NONE where it says the same, else
+    UPDATE. JSON in words of the vocabulary, which single spaces join. What is easy to say stands first: the lesson, then
+    the entry and what it says (a key that the method does not read), then what follows from both.
 
-    >>> operation_text("ADD", "", "goal C", [1, 4])
-    '{"operation": "ADD", "id": null, "content": " goal C " , "from": [ 1 , 4 ] }'
+    >>> operation_text(None, "goal C", [1, 4])
+    '{"content": " goal C " , "id": null, "operation": "ADD" , "from": [ 1 , 4 ] }'
+    >>> operation_text(Experience("G3", "goal D"), "goal C")
+    '{"content": " goal C " , "id": "G3", "was": " goal D " , "operation": "UPDATE" }'
     """
-    name = f'"{id}",' if id else "null,"
+    found = f'"id": "{entry.id}", "was": " {entry.text} " ,' if entry else '"id": null,'
+    word = "ADD" if entry is None else "NONE" if entry.text == lesson else "UPDATE"
     behind = f' , "from": [ {" , ".join(map(str, cited))} ]' if cited else ""
-    return f'{{"operation": "{operation}", "id": {name} "content": " {lesson} "{behind} }}'
+    return f'{{"content": " {lesson} " , {found} "operation": "{word}"{behind} }}'
 
 
 def list_text(operations: Sequence[str]) -> str:
@@ -81,15 +86,9 @@ def list_text(operations: Sequence[str]) -> str:
 
 
 def proposed(library: ExperienceLibrary, lessons: Rules) -> list[str]:
-    """An operation for each lesson: ADD where the library says nothing of the role, UPDATE where it says something
-    else, NONE where it says the same."""
-    operations: list[str] = []
-    for role in (role for role in ROLES if role in lessons):
-        text = f"{role} {lessons[role]}"
-        entry = entry_of(library, role)
-        word = "ADD" if entry is None else "NONE" if entry.text == text else "UPDATE"
-        operations.append(operation_text(word, entry.id if entry else "", text))
-    return operations
+    """An operation for each lesson."""
+    stated = [role for role in ROLES if role in lessons]
+    return [operation_text(entry_of(library, r), f"{r} {lessons[r]}") for r in stated]
 
 
 def planned(
@@ -98,15 +97,13 @@ def planned(
     """One operation for each role that is proposed for, by the majority of its proposals, the first where they tie;
     and the rules that it leaves."""
     operations: list[str] = []
-    rules = dict(tuple(e.text.split()) for e in library.experiences)
+    rules = {role: symbol for role, symbol in (e.text.split() for e in library.experiences)}
     for role in ROLES:
         own = [(n, p) for n, p in enumerate(proposals, start=1) if p.text.split()[0] == role]
         if not own:
             continue
         text = Counter(p.text for _, p in own).most_common(1)[0][0]
-        entry = entry_of(library, role)
         cited = [n for n, p in own if p.text == text][:MOST_CITED]
-        word, id = ("UPDATE", entry.id) if entry else ("ADD", "")
-        operations.append(operation_text(word, id, text, cited))
+        operations.append(operation_text(entry_of(library, role), text, cited))
         rules[role] = text.split()[1]
     return operations, rules

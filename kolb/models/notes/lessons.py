@@ -28,7 +28,7 @@ from kolb.envs.base import SPLITS
 from kolb.envs.grid_beliefs import random_belief, reply_on_belief
 from kolb.envs.grid_cells import LETTERS
 from kolb.envs.grid_games import Cell, Game
-from kolb.envs.grid_lessons import GridLessons, Lesson, LessonTasks
+from kolb.envs.grid_lessons import LARGEST, GridLessons, Lesson, LessonTasks
 from kolb.envs.grid_text import GridWorld
 from kolb.errors import RecipeError, at_least, nearest
 from kolb.methods.tf_grpo import TfGrpo
@@ -55,11 +55,11 @@ from kolb.models.notes.prompts import TOLD, UNTOLD
 from kolb.types import Completion, Environment, Message, Task, Trajectory, Turn
 
 SHARES: Mapping[str, float] = {
-    "act": 0.25,
-    "summary": 0.3,
-    "compare": 0.15,
-    "propose": 0.08,
-    "plan": 0.14,
+    "act": 0.18,
+    "summary": 0.18,
+    "compare": 0.18,
+    "propose": 0.16,
+    "plan": 0.22,
     "plain": 0.08,
 }
 KINDS = tuple(SHARES)
@@ -82,7 +82,7 @@ class NoteLessons:
     count: int = 1_000_000
     shares: Mapping[str, float] = field(default_factory=lambda: dict(SHARES))
     sizes: tuple[int, ...] = (4, 4, 4, 4, 4, 3, 5, 6)
-    untold: float = 0.15
+    untold: float = 0.25
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -93,6 +93,8 @@ class NoteLessons:
         if not sum(self.shares.values()):
             raise RecipeError(f"shares: nothing is drawn; give some of {', '.join(KINDS)} a share")
         at_least(1, count=self.count)
+        if not self.sizes or min(self.sizes) < 2 or max(self.sizes) > LARGEST:
+            raise RecipeError(f"sizes = {list(self.sizes)}: expected sizes of 2 to {LARGEST}")
         if not 0 <= self.untold <= 1:
             raise RecipeError(f"untold = {self.untold}: expected a share, 0 to 1")
 

@@ -24,8 +24,8 @@ from kolb.models.tokenizers import word_tokenizer
 TAGS = ("task", "answer", "result", "attempt", "library", "lessons", "new", "experiences")
 WORDS = (
     "[not given] [REDACTED] ## Turn The agent: Feedback: reward Attempt (reward 0): 1): [REDACTED]): None . "
-    'revise: remove: add: [ ] } , " {"operation": "ADD", "UPDATE", "DELETE", "NONE", "id": null, '
-    '"content": "from":'
+    'revise: remove: add: [ ] } , " {"content": "id": null, "was": "operation": "ADD" "UPDATE" "DELETE" "NONE" '
+    '"from":'
 )
 PROMPTS = (NOTES.heading, NOTES.summary, NOTES.comparison, NOTES.proposals, NOTES.plan)
 NUMERALS = ("{}", "({})", "{}.")
