@@ -51,7 +51,7 @@ from kolb.models.notes.editing import (
     planned,
     proposed,
 )
-from kolb.models.notes.prompts import TOLD, UNTOLD
+from kolb.models.notes.prompts import TIPS, TOLD, UNTOLD
 from kolb.types import Completion, Environment, Message, Task, Trajectory, Turn
 
 SHARES: Mapping[str, float] = {
@@ -164,8 +164,9 @@ class NoteLesson:
         """With no attempt at all the answer is a guess, as a tip is that rests on nothing."""
         count = int(self.rng.integers(0, MOST_ATTEMPTS + 1))
         if not count:
-            asked = TOLD.message(TOLD.prompts.comparison)
-            return answered(asked, lessons_text(self.lake.draw_symbols()))
+            desk: Any = Desk()
+            at_once(TIPS.comparisons([(LAKE_TASK, [])], desk))
+            return answered(desk.asked["lessons"], lessons_text(self.lake.draw_symbols()))
         method = self.method()
         game, _ = self.lake.position()
         mistakes = self.some_of((0.0, 0.0, 0.1, 0.3))

@@ -17,10 +17,12 @@ NOTES = replace(
     heading="known :",
     summary="what happened in this attempt ?",
     comparison="compare attempts : which symbol is what ?",
+    tips="compare attempts : which symbol is what ?",
     proposals="add , update or keep ?",
     plan="one plan from all proposals ?",
 )
 
 TOLD: TfGrpo = replace(METHOD, prompts=NOTES, lessons_per_group=4)
 UNTOLD: TfGrpo = replace(TOLD, judged_by="nobody")
-"""The method as the corpus uses it, with and without results."""
+TIPS: TfGrpo = replace(TOLD, group_size=0)
+"""The method as the corpus uses it: with results, without them, and without attempts."""
