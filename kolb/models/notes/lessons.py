@@ -199,7 +199,7 @@ class NoteLesson:
         desk: Any = Desk(library, answers)
         kept = [(task, [Attempt(0, OPENED, 0.0, summary=".")]) for task in tasks]
         groups = at_once(TOLD.comparisons(kept, desk))
-        operations, rules = planned(library, TOLD.proposals(groups)[0])
+        operations, rules = planned(library, TOLD.rules.proposals(groups)[0])
         if not operations or not may_be_shown(rules):
             return None
         at_once(TOLD.reconciliation(groups, desk))
