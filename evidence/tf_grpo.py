@@ -24,17 +24,24 @@ SEEDS = tuple(range(8))
 # ------------------------------------------------------------------------------------------- bases
 
 
-def model(name: str, module: str, recipe: Path, environment: str, seed: int) -> Base:
-    """``environment`` is the recipe's name for its corpus."""
+def model(name: str, module: str, recipe: Path, seed: int, sets: Sets) -> Base:
+    """``sets`` are what the recipe of a base has to change beside its start and its seed."""
     start = f"policies.agent.base={{bases}}/{name}/start"
-    return Base(
-        name, module, recipe, (start, f"seed={seed}", f"environments.{environment}.seed={seed}")
-    )
+    return Base(name, module, recipe, (start, f"seed={seed}", *sets))
 
 
-OTHER_NOTES = model("other_notes", "evidence.notes_base", notes_base.RECIPE, "notes", 1)
+OTHER_NOTES = model(
+    "other_notes",
+    "evidence.notes_base",
+    notes_base.RECIPE,
+    1,
+    ("environments.editing.seed=2", "environments.all.seed=3", "stages.edit.steps=60", "stages.keep.steps=240"),
+)  # fmt: skip
+"""It only has to act by a library that it is given, so half of the lessons are enough."""
 WORTH, OTHER_WORTH = (
-    model(name, "evidence.worth_base", worth_base.RECIPE, "worth", seed)
+    model(
+        name, "evidence.worth_base", worth_base.RECIPE, seed, (f"environments.worth.seed={seed}",)
+    )
     for seed, name in enumerate(("worth", "other_worth"))
 )
 
