@@ -4,7 +4,7 @@ PIP_FLAGS ?=
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_FLAGS)
 PYTEST = OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2
 
-.PHONY: help install quickstart test test-fast lint format bench evidence-erl evidence-lp-reg base-model clean
+.PHONY: help install quickstart test test-fast lint format bench evidence-erl evidence-lp-reg evidence-tf-grpo base-model notes-model clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,12 +50,22 @@ evidence-erl: .venv/.installed  ## ERL against RLVR and its ablations: hours; go
 evidence-lp-reg: .venv/.installed  ## Lp-Reg against the losses it is measured against: about an hour; goes on where it was stopped
 	.venv/bin/python -m evidence.lp_reg
 
+evidence-tf-grpo: .venv/.installed  ## Training-Free GRPO against its ablations: an hour, most of it for bases; goes on where it was stopped
+	.venv/bin/python -m evidence.tf_grpo
+
 base-model: .venv/.installed  ## build the embedded base model again, in under an hour
 	rm -rf build/grids-*
 	.venv/bin/python -m kolb.models.grids.start build/grids-start
 	.venv/bin/kolb run recipes/base/grids.toml --out build/grids-run
 	.venv/bin/kolb export build/grids-run build/grids-out
 	cp build/grids-out/* kolb/models/grids/weights/
+
+notes-model: .venv/.installed  ## build the embedded model that keeps notes again, from the base model, in a quarter of an hour
+	rm -rf build/notes-*
+	.venv/bin/python -m kolb.models.notes.start build/notes-start
+	.venv/bin/kolb run recipes/base/notes.toml --out build/notes-run
+	.venv/bin/kolb export build/notes-run build/notes-out
+	cp build/notes-out/* kolb/models/notes/weights/
 
 clean:  ## removes .venv and caches, keeps runs/
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist

@@ -69,7 +69,7 @@ def draw_arm(axes: Any, label: str, curves: Sequence[Curve], color: str) -> None
 def pictured(e: Experiment) -> dict[str, Quantity]:
     """A picture's file name for each curve, with the first quantity that is read from it."""
     first: dict[str, Quantity] = {}
-    for q in e.quantities:
+    for q in (q for q in e.quantities if not q.extra):
         first.setdefault(q.curve, q)
     main = e.quantities[0].curve
     return {

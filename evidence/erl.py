@@ -32,10 +32,10 @@ def symbols(game: str, seed: int) -> dict[str, str]:
     return held_out_symbols(game, (derive_seed("evidence for erl", seed, n) for n in count()))
 
 
-def world(game: str, seed: int) -> Sets:
-    """What a seed changes beside the run's seed: what the symbols mean."""
+def world(game: str, seed: int, environment: str = "grid") -> Sets:
+    """What a seed changes beside the run's seed: what the symbols mean in the recipe's ``environment``."""
     table = ", ".join(f'{thing} = "{letter}"' for thing, letter in symbols(game, seed).items())
-    return (f"environments.grid.symbols={{{table}}}",)
+    return (f"environments.{environment}.symbols={{{table}}}",)
 
 
 def paper_boards(game: str) -> ExtraSet:

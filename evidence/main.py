@@ -89,13 +89,14 @@ def carry_out(evidence: Evidence, asked: argparse.Namespace) -> int:
         return told(failed)
     jobs = [job for e, a, s in cells if (job := training_job(e, a, s, asked.runs))]
     failed = follow(jobs, asked.jobs)
+    roots = (asked.runs, data)
     extras = {
         job: extra
         for e, a, s in cells
         for extra in e.extras
-        if (job := extra_job(e, a, s, extra, (asked.runs, data)))
+        if (job := extra_job(e, a, s, extra, roots))
     }
-    failed += follow(list(extras), asked.jobs, lambda job: keep_extra(job, extras[job], data))
+    failed += follow(list(extras), asked.jobs, lambda job: keep_extra(job, extras[job], roots))
     conclude(evidence, asked, failed)
     return told(failed)
 
@@ -109,7 +110,11 @@ def told(failed: Sequence[Job]) -> int:
 
 def base_jobs(evidence: Evidence, cells: Sequence[Cell], root: Path) -> list[Job]:
     """What builds the bases that ``cells`` start from and that are not there."""
-    sets = " ".join(text for e, a, s in cells for text in e.sets(a, s))
+    sets = " ".join(
+        text
+        for e, a, s in cells
+        for text in (*e.sets(a, s), *(t for extra in e.extras for t in extra.sets))
+    )
     wanted = [base for base in evidence.bases if f"{{bases}}/{base.name}/" in sets]
     return [job for base in wanted if (job := base_job(base, root))]
 

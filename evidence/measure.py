@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -15,13 +16,16 @@ from kolb.evaluate import share_solved
 from kolb.runs.directory import RunDirectory
 
 TAKE_OFF = 0.5
+STEP_METRICS = {"library/size": 0.0}
+"""Metrics of every step of which there may be a curve, with what they are where a step does not write them."""
 
 
 @dataclass(frozen=True)
 class Measured:
     """``curves`` are by evaluation metric. ``seconds`` are without evaluations.
 
-    ``extras``: success by set, then by tag value; ``""`` is the whole set.
+    ``extras``: success by set, then by tag value; ``""`` is the whole set. ``roles``: tokens that each role sampled
+    in training, where the experiment tells them. ``weights``: the digest of the files that it began from.
     """
 
     curves: Mapping[str, Curve]
@@ -31,9 +35,17 @@ class Measured:
     recipe: Mapping[str, Any]
     environment: Mapping[str, Any]
     extras: Mapping[str, Mapping[str, float]]
+    roles: Mapping[str, int] = field(default_factory=dict)
+    weights: str = ""
 
     def value(self, quantity: Quantity) -> float:
+        if quantity.extra:
+            return self.extras[quantity.extra][""]
         return quantity.read(self.curves[quantity.curve])
+
+    def has(self, quantity: Quantity) -> bool:
+        """Whether the further evaluation that ``quantity`` is read from, if any, was made."""
+        return not quantity.extra or quantity.extra in self.extras
 
     def before(self, quantity: Quantity) -> float | None:
         """What the curve shows before the first step; None where it begins later."""
@@ -99,18 +111,34 @@ def measure(experiment: Experiment, arm: Arm, seed: int, root: Path) -> Measured
         e.name: read_extra(experiment.extra_file(root, arm, seed, e), e) for e in experiment.extras
     }
     return Measured(
-        curves={q.curve: curve_of(lines, q.curve, path) for q in experiment.quantities},
+        curves={
+            q.curve: curve_of(lines, q.curve, path) for q in experiment.quantities if not q.extra
+        },
         tokens=lines[-1]["tokens/stage"],
         steps=len(lines),
         seconds=sum(line["time/step_s"] - line.get("time/evaluate_s", 0.0) for line in lines),
         recipe=recipe,
         environment=run.environment(),
         extras={name: by_tag(content, path) for name, content in kept.items() if content},
+        roles=by_role(run, [line["step"] for line in lines]) if experiment.tells_roles else {},
+        weights=began.read_text() if (began := path.with_suffix(".weights")).exists() else "",
     )
 
 
+def by_role(run: RunDirectory, steps: Sequence[int]) -> dict[str, int]:
+    """Tokens that each role sampled, in the episodes that are kept on record."""
+    found: Counter[str] = Counter()
+    for group in (g for step in steps for g in run.stream(step)):
+        for trajectory in (t for e in group.episodes for t in e.trajectories):
+            found[trajectory.role] += trajectory.sampled_tokens
+    return dict(found)
+
+
 def curve_of(lines: list[dict[str, Any]], metric: str, path: Path) -> Curve:
-    """Of a stage's evaluations, that before its first step included."""
+    """Of a stage's evaluations, that before its first step included, or of a metric of its steps."""
+    if metric in STEP_METRICS:
+        absent = STEP_METRICS[metric]
+        return ((0, absent), *((line["tokens/stage"], line.get(metric, absent)) for line in lines))
     start = lines[0].get(f"eval_start/{metric}")
     points = [(0, start)] if start is not None else []
     points += [

@@ -60,7 +60,8 @@ def last(curve: Curve) -> float:
 class Quantity:
     """What a run is worth, in one number, and what is claimed about it.
 
-    ``read`` takes it from the curve of an evaluation metric (``eval/success``: ``curve = "success"``). ``metric`` says
+    ``read`` takes it from the curve of an evaluation metric (``eval/success``: ``curve = "success"``) or of a metric of
+    every step (``library/size``). With ``extra`` it is the success in the further evaluation of that name. ``metric`` says
     in words what it is, and ``axis`` what the curve shows, where that is something else. The first claim
     is the main one: it is published with every arm.
     """
@@ -71,6 +72,7 @@ class Quantity:
     read: Callable[[Curve], float] = last
     higher_is_better: bool = True
     axis: str = ""
+    extra: str = ""
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,8 @@ class Base:
 class ExtraSet:
     """A further evaluation of every finished run, on other tasks.
 
-    ``sets`` change the run's recipe; ``{data}`` in them is the folder of data files. ``needs`` is a file in
-    that folder: without it the evaluation is left out. ``tag`` of the tasks divides the result.
+    ``sets`` change the run's recipe; ``{data}`` in them is the folder of data files, ``{bases}`` that of the bases.
+    ``needs`` is a file in the first: without it the evaluation is left out. ``tag`` of the tasks divides the result.
     """
 
     name: str
@@ -124,7 +126,8 @@ def no_sets(seed: int) -> Sets:
 @dataclass(frozen=True)
 class Experiment:
     """Arms on one recipe, compared by ``quantities``, the main one first. ``about`` says what was done, and ``of_seed``
-    gives what a seed changes beside the run's seed."""
+    gives what a seed changes beside the run's seed. ``budget`` says what arms have in common that take different
+    numbers of steps; else they end by one budget. ``tells_roles``: the page says what each role sampled."""
 
     name: str
     recipe: Path
@@ -134,17 +137,23 @@ class Experiment:
     extras: tuple[ExtraSet, ...] = ()
     of_seed: Callable[[int], Sets] = no_sets
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    budget: str = ""
+    tells_roles: bool = False
 
     def __post_init__(self) -> None:
+        named = [extra.name for extra in self.extras]
+        for name in (q.extra for q in self.quantities if q.extra and q.extra not in named):
+            raise RecipeError(f"{self.name}: a quantity names extra {name!r}{nearest(name, named)}")
         known = [arm.name for arm in self.arms]
         for name in (n for claim in self.claims for n in (claim.better, claim.worse)):
             if name not in known:
                 raise RecipeError(f"{self.name}: a claim names arm {name!r}{nearest(name, known)}")
-        is_first_claimed = self.quantities and self.quantities[0].claims
+        main = self.quantities[:1]
+        is_first_claimed = bool(main and main[0].claims and not main[0].extra)
         if not is_first_claimed or not FEWEST_SEEDS <= len(self.seeds) <= MOST_VALUES:
             raise RecipeError(
                 f"{self.name}: {len(self.claims)} claims, {len(self.seeds)} seeds; expected at least one claim "
-                f"about the first quantity and {FEWEST_SEEDS} to {MOST_VALUES} seeds"
+                f"about the first quantity, which a curve gives, and {FEWEST_SEEDS} to {MOST_VALUES} seeds"
             )
 
     @property

@@ -31,6 +31,8 @@ ROOT = Path(__file__).parents[1]
 POLL_S = 0.2
 GRACE_S = 20.0
 TAIL_LINES = 15
+Roots = tuple[Path, Path]
+"""The folder of the runs and that of the data."""
 WAY_OUT = "move it away or delete it, and it is run again"
 
 
@@ -122,15 +124,15 @@ def digest(files: Sequence[Path]) -> str:
     return found.hexdigest()
 
 
-def filled(extra: ExtraSet, data: Path) -> Sets:
-    return tuple(text.replace("{data}", str(data)) for text in extra.sets)
+def filled(extra: ExtraSet, roots: Roots) -> Sets:
+    root, data = roots
+    return tuple(text.replace("{data}", str(data)) for text in placed(extra.sets, root))
 
 
 def extra_job(
-    experiment: Experiment, arm: Arm, seed: int, extra: ExtraSet, roots: tuple[Path, Path]
+    experiment: Experiment, arm: Arm, seed: int, extra: ExtraSet, roots: Roots
 ) -> Job | None:
-    """The evaluation of a finished run on ``extra``; None when it is done or cannot be. ``roots`` are the
-    folder of the runs and that of the data."""
+    """The evaluation of a finished run on ``extra``; None when it is done or cannot be."""
     root, data = roots
     path = experiment.folder(root, arm, seed)
     is_done = read_extra(experiment.extra_file(root, arm, seed, extra), extra) is not None
@@ -138,14 +140,14 @@ def extra_job(
     if is_done or not is_ready or (extra.needs and not (data / extra.needs).exists()):
         return None
     asked = ("--episodes", "0", "--samples", str(extra.samples))
-    words = ("eval", str(path), *asked, *options(filled(extra, data)))
+    words = ("eval", str(path), *asked, *options(filled(extra, roots)))
     label = f"{experiment.label(arm, seed)}/{extra.name}"
     return Job(label, words, path.with_name(f"{path.name}-{extra.name}.log"))
 
 
-def keep_extra(job: Job, extra: ExtraSet, data: Path) -> None:
+def keep_extra(job: Job, extra: ExtraSet, roots: Roots) -> None:
     """Moves what ``kolb eval`` wrote to the extra's own file, with what was asked and the tasks' tags."""
-    path, sets = Path(job.words[1]), filled(extra, data)
+    path, sets = Path(job.words[1]), filled(extra, roots)
     [written] = re.findall(r"^written to (.+)$", job.log.read_text(encoding="utf-8"), re.M)
     content = json.loads(Path(written).read_text(encoding="utf-8"))
     stage = read_source(str(path), sets=sets).stage()

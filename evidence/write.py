@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from evidence.cells import compared, cost, header, line, mean, number, take_offs, with_interval
 from evidence.curves import draw, pictured
 from evidence.measure import Measured, is_built, measure, of_base, values
-from evidence.plan import Claim, Evidence, Experiment, ExtraSet, Quantity, in_words, last
+from evidence.plan import Claim, Evidence, Experiment, Quantity, in_words, last
+from evidence.sections import Arms, by_extra, roles, weights
 from evidence.stats import holds, t_interval
 from kolb.errors import KolbError
-
-Arms = Mapping[str, Sequence[Measured]]
-"""The finished runs of each arm, in the order of the seeds."""
 
 HOW = """\
 One value per seed; every arm has the same seeds, and a seed is the same world in every arm. Means are over seeds, with the
@@ -52,6 +49,8 @@ class Page:
                         missing.append(e.label(arm, seed))
                     else:
                         runs.append(found)
+                        lacking = dict.fromkeys(q.extra for q in e.quantities if not found.has(q))
+                        missing += [f"{e.label(arm, seed)}/{extra}" for extra in lacking]
         bases = {b.name: of_base(b, root) for b in evidence.bases if is_built(b, root)}
         return cls(evidence, results, tuple(missing), bases)
 
@@ -178,8 +177,11 @@ class Page:
                 data = self.claim(e, q, claim)
                 yield f"- `{claim.id}`: {data['expected']} {'**holds**' if data['holds'] else '**does not hold**'}{self.apart(e, q, claim)}"
         yield ""
+        yield from roles(arms)
+        yield from weights(arms)
         for extra in e.extras:
-            yield from self.extra(e, extra)
+            if extra.name not in [q.extra for q in e.quantities]:
+                yield from by_extra(extra, arms)
 
     def table(self, e: Experiment, q: Quantity) -> Iterator[str]:
         """A row for each arm; what it cost stands beside the main quantity, take-off where the curve's end counts."""
@@ -208,21 +210,6 @@ class Page:
         do_touch = max(one[0], other[0]) <= min(one[1], other[1])
         return f"; the arms' own intervals {'touch' if do_touch else 'do not touch'}"
 
-    def extra(self, e: Experiment, extra: ExtraSet) -> Iterator[str]:
-        arms = self.results[e.name]
-        yield f"### {extra.title}\n"
-        if any(extra.name not in run.extras for runs in arms.values() for run in runs):
-            where = f"; it needs {extra.needs} in the folder `KOLB_DATA`" if extra.needs else ""
-            yield f"Not measured in every run{where}.\n"
-            return
-        first = next(iter(arms.values()))[0].extras[extra.name]
-        yield from header("arm", "all (95%)", *(f"{extra.tag} {v}" for v in first if v))
-        for name, runs in arms.items():
-            rows = [run.extras[extra.name] for run in runs]
-            parts = (f"{fmean(row[v] for row in rows):.2f}" for v in first if v)
-            yield line(in_words(name), with_interval([row[""] for row in rows]), *parts)
-        yield ""
-
     def failures(self) -> Iterator[str]:
         yield "## What did not reproduce\n"
         false = [self.claim(*each) for each in self.claims() if not self.holds(*each)]
@@ -239,12 +226,15 @@ def summary(page: Page) -> Iterator[str]:
         for q in e.quantities:
             yield f"{e.name}: {q.metric}"
             for name, runs in page.results[e.name].items():
-                found = " ".join(map(number, values(q, runs))) or "none finished"
+                measured = [run for run in runs if run.has(q)]
+                found = " ".join(map(number, values(q, measured))) or "none finished"
                 yield f"  {name}: {found}"
 
 
 def budget(e: Experiment, arms: Arms) -> str:
-    """The one budget of all arms. KolbError where they differ: then they cannot be compared."""
+    """What the plan says of it, or the one budget of all arms. KolbError where they differ: then they cannot be compared."""
+    if e.budget:
+        return e.budget
     found = {name: run.budget for name, runs in arms.items() for run in runs}
     if len(set(found.values())) != 1:
         raise KolbError(

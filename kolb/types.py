@@ -453,10 +453,11 @@ class World(Protocol):
         task: Task,
         index: int = 0,
         name: str = "",
-        max_tokens: int | None = None,
+        **sampling: float | None,
     ) -> Trajectory:
         """One answer of ``role`` to ``messages``: reflections, judgements, summaries, predictions.
-        ``max_tokens`` takes the place of the stage's own."""
+        ``sampling`` are fields of SamplingParams (``max_tokens``) in place of the stage's own; None
+        leaves that as it is."""
         ...
 
     def retell(

@@ -215,14 +215,14 @@ class LiveWorld:
         task: Task,
         index: int = 0,
         name: str = "",
-        max_tokens: int | None = None,
+        **sampling: float | None,
     ) -> Trajectory:
         """One answer of ``role`` to exactly ``messages`` (the library is not added). It has no scores:
-        whoever asked decides what it was worth. ``max_tokens`` takes the place of the stage's own."""
+        whoever asked decides what it was worth. ``sampling`` takes the place of the stage's own, field by
+        field, where it is not None."""
         dialogue = self._dialogue(role, messages)
-        params = self._params(self.seed_of(task, index, role, name), 0)
-        if max_tokens is not None:
-            params = replace(params, max_tokens=max_tokens)
+        given = {field: value for field, value in sampling.items() if value is not None}
+        params = replace(self._params(self.seed_of(task, index, role, name), 0), **given)
         completion = await dialogue.say(params)
         if completion is not None:
             self._count(role, completion)

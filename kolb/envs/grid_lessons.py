@@ -31,6 +31,7 @@ import numpy as np
 
 from kolb.envs import grid_cells
 from kolb.envs.base import SPLITS
+from kolb.envs.grid_beliefs import random_belief, reply_on_belief
 from kolb.envs.grid_boards import draw_board, split_of
 from kolb.envs.grid_cells import LETTERS
 from kolb.envs.grid_drills import ASKED, DRILLS, some
@@ -175,7 +176,7 @@ class Lesson:
         self.options = options
         self.rng = rng
         self.name = "sokoban" if rng.random() < options.sokoban else "frozenlake"
-        self.symbols = self._symbols()
+        self.symbols = self.draw_symbols()
 
     def chat(self) -> list[Message]:
         shares = np.array([self.options.shares.get(kind, 0.0) for kind in KINDS])
@@ -189,7 +190,7 @@ class Lesson:
         ]
 
     def act(self) -> tuple[str, str, str]:
-        game, state = self._position()
+        game, state = self.position()
         best = self._best_action(game, state)
         return (
             grid_cells.rules_text(self.name, self.symbols),
@@ -198,7 +199,7 @@ class Lesson:
         )
 
     def guess(self) -> tuple[str, str, str]:
-        game, state = self._position()
+        game, state = self.position()
         board = grid_cells.board_text(game, state, self.symbols)
         return grid_cells.UNKNOWN, board, self._guess(game, state)
 
@@ -230,7 +231,7 @@ class Lesson:
         return self._plan_lake() if self.name == "frozenlake" else self._plan_yard()
 
     def _plan_lake(self) -> tuple[str, str, str]:
-        game, _ = self._position()
+        game, _ = self.position()
         cells = [(r, c) for r in range(len(game.rows)) for c in range(len(game.rows))]
         free = [(cell,) for cell in cells if game.distance((cell,))]
         free = [state for state in free if not is_board_held_out(rows_at(game, state))]
@@ -273,7 +274,7 @@ class Lesson:
         size = sizes[int(self.rng.integers(len(sizes)))]
         return [(r, c) for r in range(size) for c in range(size)]
 
-    def _symbols(self) -> dict[str, str]:
+    def draw_symbols(self) -> dict[str, str]:
         while True:
             symbols = random_symbols(self.name, int(self.rng.integers(2**62)), LETTERS)
             if not is_held_out(self.name, symbols):
@@ -293,7 +294,7 @@ class Lesson:
             if not is_held_out(self.name, changed):
                 return changed
 
-    def _position(self) -> tuple[Game, State]:
+    def position(self) -> tuple[Game, State]:
         """A board on which there is a way, and how it looks at its start."""
         sizes = getattr(self.options, f"{self.name}_sizes")
         while True:
@@ -311,72 +312,13 @@ class Lesson:
     def _guess(self, game: Game, state: State) -> str:
         """A reply by somebody who believes in a random meaning of the symbols."""
         shown = grid_cells.shown_cells(game, state, self.symbols)
-        wall = self.symbols.get("wall")
-        letters = sorted({s for s in shown.values() if s != wall})
-        spare = [s for s in LETTERS if s not in letters and s != wall]
-        self.rng.shuffle(letters)
-        self.rng.shuffle(spare)
-        names = ["agent", "goal"] if self.name == "frozenlake" else ["agent", "box", "goal"]
-        believed: dict[str, str] = dict(zip(names, letters, strict=False))
-        rest = [*letters[len(believed) :], *spare]
-        believed |= {name: rest.pop() for name in names if name not in believed}
-        if self.name == "frozenlake":
-            believed["hole"] = rest[0]
-        places = {name: self._somewhere(shown, symbol) for name, symbol in believed.items()}
-        rows = self._believed_board(shown, believed, places)
-        return self._reply_on_belief(rows, shown, believed, places)
-
-    def _somewhere(self, shown: Mapping[Cell, str], symbol: str) -> Cell | None:
-        cells = [cell for cell, s in shown.items() if s == symbol]
-        return cells[int(self.rng.integers(len(cells)))] if cells else None
-
-    def _believed_board(
-        self,
-        shown: Mapping[Cell, str],
-        believed: Mapping[str, str],
-        places: Mapping[str, Cell | None],
-    ) -> Rows:
-        size = max(r for r, _ in shown) + 1
-        marks = {"agent": "S", "goal": "G"} if self.name == "frozenlake" else {}
-        marks = marks or {"agent": "@", "goal": ".", "box": "$"}
-        grid = {}
-        for cell, symbol in shown.items():
-            if self.name == "frozenlake":
-                grid[cell] = "H" if symbol == believed["hole"] else "F"
-            else:
-                grid[cell] = "#" if symbol == self.symbols["wall"] else " "
-        for name, cell in places.items():
-            if name in marks and cell is not None:
-                grid[cell] = marks[name]
-        return tuple("".join(grid[r, c] for c in range(size)) for r in range(size))
-
-    def _reply_on_belief(
-        self,
-        rows: Rows,
-        shown: Mapping[Cell, str],
-        believed: Mapping[str, str],
-        places: Mapping[str, Cell | None],
-    ) -> str:
-        cells = {name: places[name] or (0, 0) for name in believed}
-        game = GAMES[self.name](rows)
-        state = (cells["agent"], cells["box"]) if "box" in cells else (cells["agent"],)
-        is_whole = all(places[n] is not None for n in believed if n != "hole")
-        left = game.distance(state) if is_whole else None
-        action = ACTIONS[int(self.rng.integers(4))]
-        push = ACTIONS[int(self.rng.integers(4))]
-        if left:
-            action = self._best_action(game, state)
-            if "box" in cells:
-                push = grid_cells.next_push(game, state, action)
-        if "box" in cells:
-            return grid_cells.yard_reply(believed, cells, push, action)
-        near = grid_cells.beside(shown, cells["agent"])
-        return grid_cells.lake_reply(believed, cells, near, action)
+        believed = random_belief(self.rng, shown, wall=self.symbols.get("wall"))
+        return reply_on_belief(self.rng, shown, believed, wall=self.symbols.get("wall"))
 
     def _failed_attempt(self) -> tuple[Game, str, dict[str, Cell]]:
         """A board, the last turn of random moves there that did not win, and what was seen where."""
         while True:
-            game, state = self._position()
+            game, state = self.position()
             kind, before, record = "moved", state, ""
             for left in range(int(self.rng.integers(4, 9)), 0, -1):
                 before, action = state, ACTIONS[int(self.rng.integers(4))]

@@ -19,36 +19,36 @@ Differences: ids are names for life, the code numbers anew after every step. The
 in learning and in use (the code: user prompt in learning, system prompt in use). Nothing is asked where nothing was
 proposed. Each lesson names the groups and attempts behind it. A lesson that holds an answer is refused. The
 library's size and a lesson's length have limits. Attempts are in order, not as they arrive. All roles sample as the
-stage says. Without ground truth the environment's feedback is hidden too. ``vote`` and ``held_out`` are ours.
+stage says; at the paper's time those who write notes did so at temperature 0 (``note_temperature``). Without ground
+truth the environment's feedback is hidden too. ``vote`` and ``held_out`` are ours.
 
-Omitted: the directly generated tips of the ablation, and the judge of the web tasks (an environment scores).
+Omitted: the judge of the web tasks (an environment scores).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import sqrt
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, ClassVar, Literal
 
 from kolb.credit.group_stats import group_metrics
 from kolb.credit.votes import final_answer, majority
 from kolb.errors import RecipeError, at_least, nearest
-from kolb.memory.answers import answer_texts, gives_away
-from kolb.memory.proposals import FAULTS, Proposal, json_list, read_proposals
-from kolb.memory.reconciling import Known, as_edits, as_listed, growth, read_plan, within
-from kolb.memory.render import fill
+from kolb.memory.proposals import json_list
+from kolb.memory.reconciling import as_listed
+from kolb.methods.tf_grpo_edits import LEFT_OUT, Rules, gains_of, is_worse
 from kolb.methods.tf_grpo_prompts import (
     HIDDEN,
     PROMPTS,
-    TOO_LARGE,
     UNREADABLE,
     Attempt,
     Prompts,
     block,
+    filled,
     lessons_in,
+    placed,
+    with_note,
 )
 from kolb.types import (
     Calls,
@@ -63,17 +63,6 @@ from kolb.types import (
     World,
 )
 
-REFUSALS = (
-    "no_lesson",
-    "unparsed",
-    "too_many",
-    "unattributed",
-    "with_answer",
-    "too_long",
-    "no_room",
-)
-
-
 INSTRUCTIONS = 350
 """Tokens of a prompt's own words, about."""
 
@@ -86,7 +75,7 @@ class TfGrpo:
 
     prompts: Prompts
     group_size: int = 5
-    """G; 3 on web tasks. 1 needs ``gate = "none"``."""
+    """G; 3 on web tasks. 1 needs ``gate = "none"``; with 0 lessons are written without any attempt."""
     judged_by: Literal["ground_truth", "nobody", "vote"] = "ground_truth"
     """What the comparer is told: answer, rewards and feedback; none of these, and then every group is compared; or
     which attempts agree with the group's majority (ours)."""
@@ -109,6 +98,8 @@ class TfGrpo:
     """Of the reconciliation, until it can be read and fits (code)."""
     note_tokens: int = 2048
     """Of one summary, comparison or list at most; 0: the stage's ``max_tokens``."""
+    note_temperature: float | None = None
+    """At which they are sampled; None: the stage's."""
     site: Literal["system", "user"] = "system"
     """Where the library stands: behind the system prompt, or before the task."""
     removes_without_text: bool = True
@@ -123,11 +114,11 @@ class TfGrpo:
     takes_refill: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        counts = {"group_size": self.group_size, "lessons_per_group": self.lessons_per_group}
-        at_least(
-            1, **counts, max_lessons=self.max_lessons, max_words=self.max_words, tries=self.tries
-        )
-        at_least(0, note_tokens=self.note_tokens, held_out=self.held_out)
+        for least, names in (
+            (1, ("lessons_per_group", "max_lessons", "max_words", "tries")),
+            (0, ("group_size", "held_out", "note_tokens", "note_temperature")),
+        ):
+            at_least(least, **{name: getattr(self, name) or 0 for name in names})
         for what, known in (
             ("judged_by", ("ground_truth", "nobody", "vote")),
             ("gate", ("contrast", "mean", "none")),
@@ -136,6 +127,11 @@ class TfGrpo:
         ):
             if (value := getattr(self, what)) not in known:
                 raise RecipeError(f"tf_grpo: {what} = {value!r}{nearest(str(value), known)}")
+        if not self.group_size and (self.style == "merge" or self.held_out):
+            raise RecipeError(
+                'tf_grpo: group_size = 0 makes no attempts, which style = "merge" criticises and held_out tries the '
+                'library by; set style = "update" and held_out = 0, or a larger group'
+            )
         if self.group_size == 1 and self.gate != "none" and self.judged_by != "nobody":
             raise RecipeError(
                 'tf_grpo: group_size = 1 leaves nothing to compare; set gate = "none", or a larger group'
@@ -158,7 +154,7 @@ class TfGrpo:
         attempts, trial = groups * self.group_size, 2 * self.held_out * self.group_size
         lessons = min((step - 1) * groups * self.lessons_per_group, self.max_lessons)
         known = 3 * lessons * self.max_words // 2  # tokens: one and a half a word
-        every = self.gate == "none" or self.judged_by == "nobody"
+        every = self.gate == "none" or self.judged_by == "nobody" or not self.group_size
         one = Calls(0, 0, instructions=INSTRUCTIONS, lessons=known, max_tokens=self.note_tokens)
         shown = {"answers" if self.summarises else "attempts": self.group_size}
         found = {"solver": Calls(attempts, attempts + trial, lessons=known)}
@@ -202,14 +198,7 @@ class TfGrpo:
 
     def place_library(self, opening: Sequence[Message], lessons: str) -> tuple[Message, ...]:
         """The same place in learning, evaluation and use: see ``site``."""
-        shown = self.shown_library(lessons)
-        places = [i for i, m in enumerate(opening) if m["role"] == self.site]
-        if not places:
-            return ({"role": self.site, "content": shown}, *opening)
-        place = places[-1]
-        own = str(opening[place].get("content") or "")
-        text = f"{own}\n\n{shown}" if self.site == "system" else f"{shown}\n\n{own}"
-        return (*opening[:place], {**opening[place], "content": text}, *opening[place + 1 :])
+        return placed(opening, self.shown_library(lessons), self.site)
 
     def shown_library(self, lessons: str) -> str:
         return f"{self.prompts.heading}\n{lessons}".strip()
@@ -230,16 +219,27 @@ class TfGrpo:
         """The environment's feedback tells as much as a reward, and is shown where that is."""
         return attempt.turns(with_feedback=self.judged_by == "ground_truth")
 
+    def compared(self, task: Task, attempts: Sequence[Attempt], world: World) -> list[str]:
+        """Without attempts nothing of the task is shown either: such lessons rest on the prompt alone."""
+        if not attempts:
+            return [block("attempt", "None")]
+        told = [
+            f"Attempt {n} ({self.judged(a)}):\n{a.summary or self.turns_of(a)}"
+            for n, a in enumerate(attempts, start=1)
+        ]
+        return [self.about(task, attempts[0], world), *(block("attempt", text) for text in told)]
+
     def message(self, system: str, *parts: str) -> list[Message]:
-        values = {
+        numbers = {
             "lessons": self.lessons_per_group,
             "words": self.max_words,
             "most": self.max_lessons,
         }
-        numbers = {name: str(value) for name, value in values.items()}
-        filled = fill(system, agent=self.prompts.agent, wanted=self.prompts.wanted, **numbers)
-        user: Message = {"role": "user", "content": "\n\n".join(p for p in parts if p)}
-        return [{"role": "system", "content": filled}, user]
+        user = "\n\n".join(part for part in parts if part)
+        return [
+            {"role": "system", "content": filled(system, self.prompts, numbers)},
+            {"role": "user", "content": user},
+        ]
 
     # ------------------------------------------------------------------------------------- collect
 
@@ -252,15 +252,21 @@ class TfGrpo:
                 f"tf_grpo: held_out = {self.held_out} of {len(tasks)} tasks in a step leaves none to learn from; "
                 "raise tasks_per_step, or lower held_out"
             )
-        groups = await self.played(tasks[:last], world)
-        kept = [(g.task, found) for g in groups if self.teaches(found := self.attempts(g))]
-        if self.summarises:
-            summaries = await self.summaries(kept, world)
-            groups += summaries
-            kept = self.summarised(kept, summaries)
+        groups, kept = await self.attempted(tasks[:last], world)
         comparisons = await self.comparisons(kept, world)
         groups += [*comparisons, *await self.reconciliation(comparisons, world)]
-        return groups + await self.trial(tasks[last:], self.edits(groups)[0], world)
+        return groups + await self.trial(tasks[last:], self.rules.edits(groups)[0], world)
+
+    async def attempted(self, tasks: Sequence[Task], world: World) -> tuple[list[Group], Compared]:
+        """The attempts with their summaries, and those of them that are to be compared."""
+        if not self.group_size:
+            return [], [(task, ()) for task in tasks]
+        groups = await self.played(tasks, world)
+        kept = [(g.task, found) for g in groups if self.teaches(found := self.attempts(g))]
+        if not self.summarises:
+            return groups, kept
+        summaries = await self.summaries(kept, world)
+        return groups + summaries, self.summarised(kept, summaries)
 
     async def played(
         self,
@@ -284,8 +290,8 @@ class TfGrpo:
         name: str,
         index: int = 0,
     ) -> Trajectory:
-        limit = self.note_tokens or None
-        return await world.ask(role, asked, task=task, index=index, name=name, max_tokens=limit)
+        own = {"max_tokens": self.note_tokens or None, "temperature": self.note_temperature}
+        return await world.ask(role, asked, task=task, index=index, name=name, **own)
 
     async def summaries(self, kept: Compared, world: World) -> list[Group]:
         """s_i for every attempt o_i of the groups that teach."""
@@ -319,24 +325,20 @@ class TfGrpo:
 
         async def comparison(task: Task, _: int) -> Episode:
             attempts = found[task.id]
-            shown = [
-                block(
-                    "attempt", f"Attempt {n} ({self.judged(a)}):\n{a.summary or self.turns_of(a)}"
-                )
-                for n, a in enumerate(attempts, start=1)
-            ]
-            parts = [self.about(task, attempts[0], world), *shown]
+            parts = self.compared(task, attempts, world)
             if self.style == "merge":
                 asked = self.message(self.prompts.critique, *parts, library)
                 said = await self.list_from("comparer", asked, task, world)
             else:
                 seen = library if self.comparer_sees_library else ""
-                asked = self.message(self.prompts.comparison, *parts, seen)
+                prompt = self.prompts.comparison if attempts else self.prompts.tips
+                asked = self.message(prompt, *parts, seen)
                 said = [await self.ask("comparer", asked, task, world, "lessons")]
                 if new := lessons_in(said[0].text):
                     asked = self.message(self.prompts.proposals, library, block("lessons", new))
                     said += await self.list_from("editor", asked, task, world)
-            source = f"{task.id}@{world.step}:{','.join(str(a.index) for a in attempts)}"
+            behind = ",".join(str(a.index) for a in attempts)
+            source = f"{task.id}@{world.step}{':' * bool(behind)}{behind}"
             known = [e.id for e in world.library.experiences]
             return Episode(task.id, 0, tuple(said), info={"source": source, "known": known})
 
@@ -354,7 +356,7 @@ class TfGrpo:
 
     async def reconciliation(self, comparisons: Sequence[Group], world: World) -> list[Group]:
         """One plan from all proposals of the step; nothing is asked where there are none."""
-        proposals, _ = self.proposals(comparisons)
+        proposals, _ = self.rules.proposals(comparisons)
         if not proposals:
             return []
         merges = self.style == "merge"
@@ -370,21 +372,12 @@ class TfGrpo:
             for number in range(1, self.tries + 1):
                 again = with_note(asked, note)
                 said.append(await self.ask("editor", again, task, world, f"plan-{number}"))
-                note = self.objection(said[-1].text, known, proposals)
+                note = self.rules.objection(said[-1].text, known, proposals)
                 if not note:
                     break
             return Episode(task.id, 0, tuple(said), info={"known": known})
 
         return await world.groups([comparisons[0].task], 1, plan, kind="reconciliation")
-
-    def objection(self, answer: str, known: Known, proposals: Sequence[Proposal]) -> str:
-        """What to tell the editor before it tries again; empty where its plan can be read and fits."""
-        items = json_list(answer)
-        if items is None:
-            return UNREADABLE
-        size = len(known) + growth(self.plan(items, known, proposals)[0])
-        numbers = {"size": str(size), "most": str(self.max_lessons)}
-        return fill(TOO_LARGE, **numbers) if size > self.max_lessons else ""
 
     async def trial(
         self, tasks: Sequence[Task], edits: Sequence[Edit], world: World
@@ -399,126 +392,38 @@ class TfGrpo:
 
     def credit(self, groups: Sequence[Group], state: Any) -> Update:
         """Nothing but edits: what the collected answers say, checked. No examples, and no state."""
-        edits, faults = self.edits(groups)
+        edits, faults = self.rules.edits(groups)
         gains = gains_of(groups)
         if is_worse(gains):
             edits = ()
         metrics = group_metrics([g for g in groups if g.kind == "attempt"])
         metrics["groups/compared"] = sum(g.kind == "comparison" and g.usable for g in groups)
-        metrics["lessons/proposed"] = len(self.proposals(groups)[0])
+        metrics["lessons/proposed"] = len(self.rules.proposals(groups)[0])
         metrics["lessons/edits"] = len(edits)
-        metrics |= {f"lessons/{name}": faults[name] for name in (*FAULTS, *REFUSALS)}
+        metrics |= {f"lessons/{name}": faults[name] for name in LEFT_OUT}
         if gains:
             metrics |= {"held_out/gain": fmean(gains), "held_out/refused": float(is_worse(gains))}
         return Update((), edits, tuple(groups), state, metrics)
 
-    def proposals(self, groups: Sequence[Group]) -> tuple[list[Proposal], Counter[str]]:
-        """What the comparisons propose, in the order of tasks, ``lessons_per_group`` of each at most."""
-        found: list[Proposal] = []
-        faults: Counter[str] = Counter()
-        merges = self.style == "merge"
-        for episode in episodes_of(groups, "comparison"):
-            answers = [t.text for t in episode.trajectories if t.name.startswith("proposals")]
-            items = last_list(answers)
-            if items is None:
-                faults["unparsed" if answers else "no_lesson"] += 1
-                continue
-            own, wrong = read_proposals(
-                items,
-                episode.info["known"],
-                actions=("add", "revise") if merges else ("add", "revise", "remove"),
-                unknown_is_new=not merges,
-                removes_without_text=self.removes_without_text,
-            )
-            faults += wrong
-            faults["too_many"] += max(len(own) - self.lessons_per_group, 0)
-            sources = (str(episode.info["source"]),)
-            found += [replace(p, sources=sources) for p in own[: self.lessons_per_group]]
-        return found, faults
-
-    def edits(self, groups: Sequence[Group]) -> tuple[tuple[Edit, ...], Counter[str]]:
-        """The reconciled plan as edits, none where no try of it can be read; with what was wrong, counted."""
-        proposals, faults = self.proposals(groups)
-        edits: tuple[Edit, ...] = ()
-        for episode in episodes_of(groups, "reconciliation"):
-            items = last_list([t.text for t in episode.trajectories])
-            if items is None:
-                faults["unparsed"] += 1
-                continue
-            known = episode.info["known"]
-            plan, wrong = self.plan(items, known, proposals)
-            sound, refused = self.sound(plan, len(known), groups)
-            edits = as_edits(sound)
-            faults += wrong + refused
-        return edits, faults
-
-    def plan(
-        self, items: Sequence[Any], known: Known, proposals: Sequence[Proposal]
-    ) -> tuple[list[Proposal], Counter[str]]:
-        return read_plan(
-            items,
-            known,
-            proposals,
-            merges=self.style == "merge",
-            removes_without_text=self.removes_without_text,
+    @property
+    def rules(self) -> Rules:
+        return Rules(
+            self.style == "merge",
+            self.lessons_per_group,
+            self.max_lessons,
+            self.max_words,
+            self.removes_without_text,
         )
-
-    def sound(
-        self, plan: Sequence[Proposal], size: int, groups: Sequence[Group]
-    ) -> tuple[list[Proposal], Counter[str]]:
-        """What of the plan may enter a library of ``size`` lessons: no answer to a task of this step, no
-        essay, no more lessons than there is room for."""
-        answers = [a for g in groups for a in answer_texts(g.task.answer)]
-        safe = [p for p in plan if p.action == "remove" or not gives_away(p.text, answers)]
-        short = [
-            p for p in safe if p.action == "remove" or len(p.text.split()) <= 2 * self.max_words
-        ]
-        kept = within(short, size, self.max_lessons)
-        left_out = Counter(
-            with_answer=len(plan) - len(safe),
-            too_long=len(safe) - len(short),
-            no_room=len(short) - len(kept),
-        )
-        return kept, left_out
-
-
-def episodes_of(groups: Sequence[Group], kind: str) -> list[Episode]:
-    return [e for g in groups if g.kind == kind and g.usable for e in g.episodes]
-
-
-def last_list(answers: Sequence[str]) -> list[Any] | None:
-    """The last of ``answers`` that holds a JSON list."""
-    found = [items for answer in answers if (items := json_list(answer)) is not None]
-    return found[-1] if found else None
-
-
-def with_note(asked: Sequence[Message], note: str) -> list[Message]:
-    return [*asked[:-1], {**asked[-1], "content": asked[-1]["content"] + note}]
-
-
-def gains_of(groups: Sequence[Group]) -> list[float]:
-    """By held-out task: the mean outcome under the new library minus that under the old one."""
-    means = {(g.kind, g.task.id): fmean(g.outcomes) for g in groups if g.usable and g.outcomes}
-    tasks = [g.task.id for g in groups if g.kind == "after"]
-    both = [(("before", t), ("after", t)) for t in tasks]
-    return [means[new] - means[old] for old, new in both if old in means and new in means]
-
-
-def is_worse(gains: Sequence[float]) -> bool:
-    """Whether their mean is below 0 by more than one standard error."""
-    if not gains:
-        return False
-    error = stdev(gains) / sqrt(len(gains)) if len(gains) > 1 else 0.0
-    return fmean(gains) + error < 0
 
 
 METHOD = TfGrpo(PROMPTS)
 PAPER = replace(METHOD, comparer_sees_library=True)
 RELEASED = replace(METHOD, gate="mean", removes_without_text=False, site="user")
-PAPER_ERA = replace(METHOD, style="merge", site="user")
+PAPER_ERA = replace(METHOD, style="merge", site="user", note_temperature=0.0)
 WEB = replace(METHOD, group_size=3, lessons_per_group=2)
 
 NO_GROUND_TRUTH = replace(METHOD, judged_by="nobody")
 VOTE = replace(METHOD, judged_by="vote")
 SINGLE = replace(METHOD, group_size=1, gate="none")
+TIPS = replace(METHOD, group_size=0)
 """The ablations; the vote is ours. In a recipe: ``use = "kolb.methods.tf_grpo.SINGLE"``, or the field that it sets."""

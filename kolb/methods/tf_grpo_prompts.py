@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from kolb.memory.render import fill
 from kolb.types import Message, Trajectory
 
 HIDDEN = "[REDACTED]"
@@ -17,8 +18,9 @@ class Prompts:
     """The system prompt of each call; the data follow in the user message, in tagged blocks. Defaults at the end.
 
     ``agent`` says what the agent is there for, ``wanted`` what kind of lesson is wanted: {agent}, {wanted},
-    {lessons}, {words} and {most} are filled in. ``comparison`` must ask for experiences tags, ``proposals``, ``plan``
-    and, in style merge, ``critique`` and ``merging`` for a JSON list. ``heading`` stands above the library.
+    {lessons}, {words} and {most} are filled in. ``comparison`` and ``tips`` must ask for experiences tags,
+    ``proposals``, ``plan`` and, in style merge, ``critique`` and ``merging`` for a JSON list. ``heading`` stands above
+    the library.
     """
 
     agent: str
@@ -26,6 +28,7 @@ class Prompts:
     heading: str
     summary: str
     comparison: str
+    tips: str
     proposals: str
     plan: str
     critique: str
@@ -75,6 +78,26 @@ def block(tag: str, text: str) -> str:
     return f"<{tag}>\n{text}\n</{tag}>"
 
 
+def placed(opening: Sequence[Message], shown: str, site: str) -> tuple[Message, ...]:
+    """``opening`` with ``shown`` behind its last system prompt, or before its last message of a user: see ``site``."""
+    places = [i for i, m in enumerate(opening) if m["role"] == site]
+    if not places:
+        return ({"role": site, "content": shown}, *opening)
+    place = places[-1]
+    own = str(opening[place].get("content") or "")
+    text = f"{own}\n\n{shown}" if site == "system" else f"{shown}\n\n{own}"
+    return (*opening[:place], {**opening[place], "content": text}, *opening[place + 1 :])
+
+
+def filled(system: str, prompts: Prompts, numbers: Mapping[str, int]) -> str:
+    values = {name: str(value) for name, value in numbers.items()}
+    return fill(system, agent=prompts.agent, wanted=prompts.wanted, **values)
+
+
+def with_note(asked: Sequence[Message], note: str) -> list[Message]:
+    return [*asked[:-1], {**asked[-1], "content": asked[-1]["content"] + note}]
+
+
 UNREADABLE = "\n\nYour last answer held no list that could be read. Answer with one ```json block that holds a list."
 TOO_LARGE = (
     "\n\nYour last list would leave {size} lessons in the library, and at most {most} may stay. Say more with fewer: "
@@ -112,6 +135,18 @@ what the attempts agree on and how sound their steps are.
 4. The pattern behind it.
 5. Inside <experiences> tags, numbered lessons, {lessons} at most. Each is one sentence of at most {words} words with a \
 short name in front: "Name: When X, do Y." It must hold for other tasks: no numbers, names or answers of this one.
+
+<experiences>
+1. ...
+</experiences>""",
+    tips="""\
+You give advice to an agent before its first attempt. {agent}
+
+Wanted: {wanted}
+
+No attempt has been made yet. From what you know of tasks of this kind, think of what such an agent most often gets \
+wrong, and how that is avoided. Then write, inside <experiences> tags, numbered lessons, {lessons} at most. Each is one \
+sentence of at most {words} words with a short name in front: "Name: When X, do Y."
 
 <experiences>
 1. ...

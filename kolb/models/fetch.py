@@ -60,7 +60,9 @@ KNOWN: Mapping[str, KnownModel] = {
 }
 
 
-EMBEDDED: Mapping[str, Path] = {"grids": Path(__file__).parent / "grids" / "weights"}
+EMBEDDED: Mapping[str, Path] = {
+    name: Path(__file__).parent / name / "weights" for name in ("grids", "notes")
+}
 """Models that come with kolb."""
 
 

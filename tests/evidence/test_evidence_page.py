@@ -230,7 +230,7 @@ def test_fewer_than_five_seeds_more_than_21_and_unknown_arms_are_refused() -> No
         toy_experiment(seeds=(0, 1, 2, 3))
     with pytest.raises(
         RecipeError,
-        match="22 seeds; expected at least one claim about the first quantity and 5 to 21 seeds",
+        match="22 seeds; expected at least one claim about the first quantity, which a curve gives, and 5 to 21 seeds",
     ):
         toy_experiment(seeds=tuple(range(22)))
     with pytest.raises(RecipeError, match="did you mean 'old_way'"):

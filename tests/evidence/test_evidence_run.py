@@ -212,7 +212,7 @@ def test_an_evaluation_whose_data_is_not_there_or_that_is_done_makes_no_job(
     job = extra_job(lake, arm, 0, needy, roots)
     assert job is not None
     assert [is_good for _, is_good in run_all([job], 1)] == [True]
-    keep_extra(job, needy, tmp_path / "data")
+    keep_extra(job, needy, roots)
     assert extra_job(lake, arm, 0, needy, roots) is None
 
 
@@ -284,7 +284,7 @@ def test_all_of_the_papers_test_boards_are_evaluated() -> None:
     for experiment in EVIDENCE.experiments:
         (extra,) = experiment.extras
         arm = experiment.arms[0]
-        sets = (*experiment.sets(arm, 0), *filled(extra, DATA))
+        sets = (*experiment.sets(arm, 0), *filled(extra, (Path("runs"), DATA)))
         source = recipes.load(experiment.recipe, sets).stages[-1].source
         lines = (DATA / extra.needs).read_text().splitlines()
         assert len(source.tasks("test")) == len(lines) == 100

@@ -37,7 +37,7 @@ ALLOWED = {
     "envs": "types errors envs.base plugins boundary",
     "engines": "types errors engines.base terms chat plugins models",
     "stage": CONTRACTS,
-    "models": f"{CONTRACTS} stage boundary",
+    "models": f"{CONTRACTS} stage boundary envs methods memory",
     # the loop
     "guarded": "types errors envs.base boundary",
     "dialogue": "types errors engines.base",

@@ -9,6 +9,7 @@ import pytest
 from tf_grpo_toys import (
     BARE,
     FAILURE,
+    Played,
     Words,
     add,
     as_json,
@@ -19,16 +20,18 @@ from tf_grpo_toys import (
     user,
 )
 
+from kolb.engines.scripted import ScriptedSampler
 from kolb.errors import RecipeError
 from kolb.memory.library import ExperienceLibrary
 from kolb.memory.proposals import json_list, read_proposals
 from kolb.memory.reconciling import as_edits, read_plan
 from kolb.methods import tf_grpo
 from kolb.methods.tf_grpo import METHOD
+from kolb.methods.tf_grpo_edits import is_worse
 from kolb.methods.tf_grpo_prompts import lessons_in
 from kolb.order import TaskOrder
 from kolb.stage import Stage
-from kolb.types import Completion, Episode, Group, Task, Trajectory, Turn
+from kolb.types import Completion, Episode, Group, SamplingParams, Task, Trajectory, Turn
 
 ABC = library_of("a", "b", "c")
 MERGE = replace(METHOD, style="merge", lessons_per_group=4)
@@ -78,6 +81,66 @@ def test_single_attempts_are_compared_with_nothing_and_still_give_lessons() -> N
     assert played(tf_grpo.SINGLE, [0]).texts == ["Lesson of t."]
     with pytest.raises(RecipeError, match='set gate = "none"'):
         replace(METHOD, group_size=1)
+
+
+def tips(worths: Any, *, library: ExperienceLibrary = ABC, **options: Any) -> Played:
+    """A step without attempts at tasks of these rewards."""
+    return played(tf_grpo.TIPS, worths, library=library, **options)
+
+
+def test_tips_are_written_without_an_attempt_one_for_each_task_and_reconciled_as_ever() -> None:
+    one = tips(alike("tuv"), library=ExperienceLibrary())
+    calls = {name: one.model.count(name) for name in ("", "summary", "lessons", "proposals")}
+    assert calls == {"": 0, "summary": 0, "lessons": 3, "proposals": 3}
+    assert [g.kind for g in one.groups] == [*["comparison"] * 3, "reconciliation"]
+    assert one.texts == ["Lesson of t.", "Lesson of u.", "Lesson of v."]
+    assert [e.sources for e in one.library.experiences] == [("t@1",), ("u@1",), ("v@1",)]
+    assert (one.metrics["groups/compared"], one.metrics["lessons/edits"]) == (3, 3)
+    assert "reward/mean" not in one.metrics
+
+
+def test_whoever_writes_tips_is_shown_nothing_of_the_task() -> None:
+    one = tips({"t": [1, 0]}, answer="Napoleon", feedback="It was")
+    (asked,) = one.model.prompts("lessons")
+    system, _, shown = asked.rpartition("\n\n")
+    assert shown == "<attempt>\nNone\n</attempt>"
+    assert system.startswith("You give advice to an agent before its first attempt.")
+    heard = "\n".join(one.model.prompts())
+    assert not any(word in heard for word in ("Napoleon", "It was", "Say a word"))
+    seeing = replace(tf_grpo.TIPS, comparer_sees_library=True)
+    (asked,) = played(seeing, [1], library=ABC).model.prompts("lessons")
+    assert asked.endswith("</attempt>\n\n<library>\n[G0]. a\n[G1]. b\n[G2]. c\n</library>")
+
+
+def test_a_tip_with_an_answer_in_it_is_refused_as_any_lesson() -> None:
+    one = tips({"t": [1]}, answer="Lesson of t")
+    assert (one.texts, one.metrics["lessons/with_answer"]) == (["a", "b", "c"], 1)
+
+
+@pytest.mark.parametrize("change", [{"style": "merge"}, {"held_out": 1}])
+def test_tips_have_nothing_to_criticise_and_no_attempts_to_try_a_library_by(
+    change: dict[str, Any],
+) -> None:
+    with pytest.raises(RecipeError, match="group_size = 0 makes no attempts"):
+        replace(tf_grpo.TIPS, **change)
+
+
+@pytest.mark.parametrize(("temperature", "tokens"), [(None, 0), (0.0, 9)])
+def test_notes_may_have_a_temperature_and_a_length_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, temperature: float | None, tokens: int
+) -> None:
+    heard: set[tuple[float, int]] = set()
+    sample = ScriptedSampler.sample
+
+    async def listening(self: Any, prompt: Any, params: SamplingParams, n: int = 1) -> Any:
+        if prompt[0]["content"] != BARE:
+            heard.add((params.temperature, params.max_tokens))
+        return await sample(self, prompt, params, n)
+
+    monkeypatch.setattr(ScriptedSampler, "sample", listening)
+    played(replace(METHOD, note_temperature=temperature, note_tokens=tokens), [1, 0])
+    stage = SamplingParams()
+    assert heard == {(0.0, 9) if tokens else (stage.temperature, stage.max_tokens)}
 
 
 def test_an_attempt_without_a_score_is_left_out_and_a_broken_one_drops_its_group() -> None:
@@ -553,12 +616,12 @@ def test_a_library_that_is_worse_on_the_held_out_tasks_is_refused() -> None:
 
 
 def test_within_one_standard_error_a_loss_is_noise() -> None:
-    assert tf_grpo.is_worse([-0.5])
-    assert tf_grpo.is_worse([-0.5, -0.5])
-    assert not tf_grpo.is_worse([-1.0, 0.5])  # mean -0.25, error 0.75
-    assert tf_grpo.is_worse([-1.0, -0.2, 0.1, -0.5])  # mean -0.4, error 0.23
-    assert not tf_grpo.is_worse([])
-    assert not tf_grpo.is_worse([0.0, 0.0])
+    assert is_worse([-0.5])
+    assert is_worse([-0.5, -0.5])
+    assert not is_worse([-1.0, 0.5])  # mean -0.25, error 0.75
+    assert is_worse([-1.0, -0.2, 0.1, -0.5])  # mean -0.4, error 0.23
+    assert not is_worse([])
+    assert not is_worse([0.0, 0.0])
 
 
 def test_nothing_is_tried_where_nothing_would_change() -> None:
@@ -583,6 +646,8 @@ def test_nothing_is_tried_where_nothing_would_change() -> None:
         ({"judged_by": "vote", "group_size": 2}, "a vote takes 3 or more attempts"),
         ({"max_lessons": 0}, "max_lessons = 0"),
         ({"tries": 0}, "tries = 0"),
+        ({"group_size": -1}, "group_size = -1"),
+        ({"note_temperature": -0.5}, "note_temperature = -0.5"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused(change: dict[str, Any], says: str) -> None:

@@ -190,9 +190,10 @@ def played(
     **world: Any,
 ) -> Played:
     """One step of ``method`` on an endpoint that gives only text: as many tasks as ``worths`` has (one, ``t``, where
-    it is a plain list) and as many attempts at each as that has rewards. ``shuffle`` delays answers at random."""
+    it is a plain list) and as many attempts at each as that has rewards, or none where the method makes none. ``shuffle`` delays answers at random."""
     worths = worths if isinstance(worths, Mapping) else {"t": worths}
-    method = replace(method, group_size=len(next(iter(worths.values()))))
+    if method.group_size:
+        method = replace(method, group_size=len(next(iter(worths.values()))))
     lag = Random(shuffle).random if shuffle is not None else None
     model = Model(said or {}, (lambda: lag() / 100) if lag else (lambda: 0.0))
     roles = dict.fromkeys(method.roles, "agent")

@@ -1,0 +1,228 @@
+"""What the base models of ``evidence.worth`` are taught: the ideal player's answers to the prompts of the method itself.
+
+A chat of the corpus is recorded from the method's own functions at work in a small stand-in for the World, with a library
+and attempts made up at random. So a prompt that is learnt from and a prompt in use cannot differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+from evidence.worth import LETTERS, NOTES, Offer, draw_offer, good_letters
+from evidence.worth_notes import VERBS, answers, draw
+from kolb.credit.votes import majority
+from kolb.envs.base import SPLITS, Replayable
+from kolb.errors import RecipeError, at_least, nearest
+from kolb.memory.library import ExperienceLibrary
+from kolb.methods.tf_grpo import Compared, TfGrpo
+from kolb.methods.tf_grpo_prompts import Attempt
+from kolb.types import (
+    Completion,
+    Environment,
+    EpisodeMaker,
+    Experience,
+    Group,
+    Message,
+    StepResult,
+    Task,
+    Trajectory,
+    Turn,
+    derive_seed,
+)
+
+KINDS = {"act": 0.25, "compare": 0.3, "propose": 0.15, "plan": 0.3}
+"""Of the corpus."""
+IDS, MOST_NUMBERS, MOST_ATTEMPTS, MOST_TASKS, RICHEST = 24, 13, 5, 6, 9
+SIZES = (3, 3, 5)
+"""Of offers, as often as they stand here."""
+
+LESSONS = tuple(f"{verb}-{x}" for verb in VERBS for x in LETTERS)
+TAGS = ("task", "answer", "attempt", "library", "lessons", "new", "experiences")
+NUMBERS = tuple(range(1, MOST_NUMBERS))
+WORDS = (
+    *LETTERS, *LESSONS, *(f'"{lesson}",' for lesson in LESSONS), *(f"<{end}{t}>" for t in TAGS for end in ("", "/")),
+    *("offer", "notes", "compare", "propose", "plan", "None", "[not", "given]", "[REDACTED]"),
+    *("Attempt", "##", "Turn", "The", "agent:", "(its", "answer", "is", "the", "majority's):", "another):", "revise:"),
+    *("(reward", "[REDACTED]):"), *(f"{n / 10:g}):" for n in range(RICHEST + 2)),
+    *map(str, NUMBERS), *(f"({n})" for n in NUMBERS), "1.", "2.",
+    *(f"[G{n}]." for n in range(IDS)), *(f'"G{n}"{end}' for n in range(IDS) for end in ("", ",")),
+    *("[", "]", "}", ",", '{"content":', '"operation":', '"id":', '"from":'),
+    *(f'"{word}"{end}' for word in ("ADD", "UPDATE", "NONE") for end in ("", ",")),
+)  # fmt: skip
+
+ARMS = (
+    *(NOTES,) * 7,
+    replace(NOTES, judged_by="nobody"),
+    replace(NOTES, judged_by="vote"),
+    replace(NOTES, group_size=0),
+)
+"""How often what is known of the attempts: their rewards, nothing, the majority; and that there are none."""
+
+
+@dataclass
+class Desk:
+    """As much of a World as the method's questions need: the ideal player answers, and every question is kept."""
+
+    library: ExperienceLibrary
+    rng: Random
+    step: int = 0
+    asked: dict[str, list[tuple[Message, ...]]] = field(default_factory=dict)
+
+    async def groups(
+        self, tasks: Sequence[Task], size: int, make: EpisodeMaker, *, kind: str = "attempt"
+    ) -> list[Group]:
+        return [Group(t, tuple([await make(t, i) for i in range(size)]), kind) for t in tasks]
+
+    async def ask(
+        self, role: str, messages: Sequence[Message], *, name: str = "", **_: Any
+    ) -> Trajectory:
+        said = draw(self.rng, answers_to(messages))
+        self.asked.setdefault(name, []).append(tuple(messages))
+        return Trajectory(role, turns=(Turn(tuple(messages), Completion(said)),), name=name)
+
+
+def answers_to(messages: Sequence[Message], *, guesses: bool = True) -> Mapping[str, float]:
+    texts = {str(m["role"]): str(m["content"]) for m in messages}
+    return answers(texts.get("system", ""), texts["user"], guesses=guesses)
+
+
+def at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine in which nothing waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value
+    raise RuntimeError("a coroutine of the corpus waits for something; it must not")
+
+
+# ------------------------------------------------------------------------------- what is made up
+
+
+def draw_library(rng: Random) -> ExperienceLibrary:
+    """Notes on some of the letters, right or wrong, in any order and under any ids."""
+    size = rng.randint(0, len(LETTERS))
+    letters, ids = rng.sample(LETTERS, size), rng.sample(range(IDS), size)
+    notes = [
+        Experience(f"G{id}", f"{rng.choice(VERBS)}-{x}") for id, x in zip(ids, letters, strict=True)
+    ]
+    return ExperienceLibrary(tuple(notes), next_id=IDS)
+
+
+def draw_attempts(rng: Random, offer: Offer, method: TfGrpo) -> list[Attempt]:
+    """At one task, by agents that know nothing and have their favourites; none where a vote is open."""
+    favourites = rng.sample(offer.letters, rng.randint(1, len(offer.letters)))
+    letters = rng.choices(favourites, k=rng.choice((MOST_ATTEMPTS, rng.randint(1, MOST_ATTEMPTS))))
+    rewards: list[float | None] = [offer.reward(x) for x in letters]
+    if method.judged_by == "vote" and None in (rewards := majority(letters)):
+        return []
+    opening: Message = {"role": "user", "content": offer.text}
+    return [
+        Attempt(
+            i,
+            Trajectory("solver", turns=(Turn((opening,), Completion(x)),)),
+            None if method.judged_by == "nobody" else reward,
+        )
+        for i, (x, reward) in enumerate(zip(letters, rewards, strict=True))
+    ]
+
+
+def draw_compared(rng: Random, split: str, method: TfGrpo, tasks: int) -> Compared:
+    """``tasks`` tasks of one world of ``split``, each with its attempts."""
+    good = good_letters(rng.getrandbits(32), split)
+    found: list[tuple[Task, list[Attempt]]] = []
+    while len(found) < tasks:
+        offer = draw_offer(rng, good, size=rng.choice(SIZES), richest=RICHEST)
+        attempts = draw_attempts(rng, offer, method) if method.group_size else []
+        if attempts or not method.group_size:
+            found.append((Task(f"offer-{len(found)}"), attempts))
+    return found
+
+
+def draw_asked(rng: Random, split: str, kind: str) -> tuple[Message, ...]:
+    """A prompt of ``kind``, as the method writes it."""
+    desk = Desk(draw_library(rng), rng)
+    if kind == "act":
+        offer = draw_offer(rng, frozenset(LETTERS[:6]), size=rng.choice(SIZES), richest=RICHEST)
+        opening: tuple[Message, ...] = ({"role": "user", "content": offer.text},)
+        notes = desk.library.render()
+        return NOTES.place_library(opening, notes) if notes else opening
+    method = rng.choice(ARMS)
+    tasks = rng.randint(1, MOST_TASKS) if kind == "plan" else 1
+    world: Any = desk
+    groups = at_once(method.comparisons(draw_compared(rng, split, method, tasks), world))
+    at_once(method.reconciliation(groups, world))
+    calls = {"compare": "lessons", "propose": "proposals", "plan": "plan-1"}
+    asked = desk.asked.get(calls[kind])
+    return asked[0] if asked else draw_asked(rng, split, kind)
+
+
+# --------------------------------------------------------------------------------------- the corpus
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A prompt, and what may be answered to it, with probabilities."""
+
+    kind: str
+    asked: tuple[Message, ...]
+    answers: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class WorthCorpus:
+    """Chats in worlds of the splits ``train`` and ``dev``. An answer earns 1 where the ideal player might give it, and is
+    scored under the name of its kind, too."""
+
+    guesses: bool = True
+    """Whether lessons are drawn from the posterior where it is open; else only what is certain is said."""
+    train_tasks: int = 60000
+    dev_tasks: int = 1000
+    test_tasks: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        at_least(1, train=self.train_tasks, dev=self.dev_tasks, test=self.test_tasks)
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        if split not in SPLITS:
+            raise RecipeError(f"no split {split!r}{nearest(split, SPLITS)}")
+        return [
+            Task(f"{split}-{i}", seed=derive_seed(self.seed, split, i), tags={"split": split})
+            for i in range(getattr(self, f"{split}_tasks"))
+        ]
+
+    def exercise(self, task: Task) -> Exercise:
+        rng = Random(task.seed)
+        [kind] = rng.choices(list(KINDS), list(KINDS.values()))
+        asked = draw_asked(rng, task.tags["split"], kind)
+        return Exercise(kind, asked, answers_to(asked, guesses=self.guesses))
+
+    def environment(self, task: Task) -> Environment:
+        return Replayable(lambda: Examination(self.exercise(task)))
+
+    def gold(self, task: Task) -> str:
+        return next(iter(self.exercise(task).answers))
+
+    def demonstration(self, task: Task) -> list[Message]:
+        exercise = self.exercise(task)
+        text = draw(Random(derive_seed(task.seed, "answer")), exercise.answers)
+        return [*exercise.asked, {"role": "assistant", "content": text}]
+
+
+ENVIRONMENT = WorthCorpus
+
+
+class Examination:
+    def __init__(self, exercise: Exercise) -> None:
+        self._exercise = exercise
+
+    async def reset(self) -> tuple[Message, ...]:
+        return self._exercise.asked
+
+    async def step(self, message: str) -> StepResult:
+        is_right = float(" ".join(message.split()) in self._exercise.answers)
+        scores = {self._exercise.kind: is_right}
+        return StepResult(reward=is_right, terminated=True, scores=scores)
