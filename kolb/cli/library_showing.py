@@ -1,0 +1,149 @@
+"""``kolb library show`` and ``diff``: the lessons in words, with their history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kolb.cli.counting import say
+from kolb.cli.library_tracing import plan_of, traces
+from kolb.errors import RecipeError, nearest
+from kolb.libraries import NamedLibrary, Version, of_run, open_library
+from kolb.memory.changes import Change, changes
+from kolb.memory.exporting import size
+from kolb.memory.library import ExperienceLibrary
+from kolb.memory.origins import origin_of
+
+Past = Sequence[tuple[Version, Change]]
+SHOWN_SOURCES = 4
+
+
+def show_library(source: str) -> None:
+    named = open_library(source)
+    say("\n".join(listing(named, source)))
+
+
+def listing(named: NamedLibrary, source: str) -> Iterator[str]:
+    lessons = named.library.experiences
+    when = f", {named.versions[-1].when}" if named.versions else ""
+    yield f"{named.name}: version {named.library.version}{when}: {size(named.library)}"
+    for e in lessons:
+        past = [f"{change.action} in version {v.number}" for v, change in history(named, e.id)]
+        yield f"\n[{e.id}] {indented(e.text)}"
+        yield f"    {'; '.join([*past, sources_in_words(e.sources)])}"
+    if len(named.versions) > 1:
+        yield "\nversions"
+        yield from (f"  {line}" for line in version_lines(named.versions))
+    if lessons:
+        yield f"\nwhy a lesson is there: kolb library show {source} --why {lessons[-1].id}"
+
+
+def version_lines(versions: Sequence[Version]) -> Iterator[str]:
+    before = versions[0].library
+    for v in versions:
+        counts = tally(changes(before, v.library)) if v.number != before.version else ""
+        yield f"{v.number}  {v.when}: {size(v.library)}{f' ({counts})' if counts else ''}"
+        before = v.library
+
+
+def tally(found: Sequence[Change]) -> str:
+    kinds = [c.action for c in found]
+    return ", ".join(f"{kinds.count(k)} {k}" for k in dict.fromkeys(kinds))
+
+
+def history(named: NamedLibrary, id: str) -> Past:
+    """Every change of the lesson ``id`` in the run, oldest first; that it was there at the start is one."""
+    before = ExperienceLibrary()
+    found: list[tuple[Version, Change]] = []
+    for version in named.versions:
+        found += [(version, c) for c in changes(before, version.library) if c.id == id]
+        before = version.library
+    return found
+
+
+def sources_in_words(sources: Sequence[str]) -> str:
+    if not sources:
+        return "its source was not noted"
+    groups = sum(origin_of(s) is not None for s in sources)
+    shown = [
+        s if (o := origin_of(s)) is None else f"{o.task}@{o.step}" for s in sources[:SHOWN_SOURCES]
+    ]
+    if groups < len(sources):
+        return "; ".join(shown)
+    more = f" and {groups - SHOWN_SOURCES} more" if groups > SHOWN_SOURCES else ""
+    return f"from {groups} group{'s' * (groups > 1)} (task@step): {', '.join(shown)}{more}"
+
+
+def indented(text: str) -> str:
+    return text.replace("\n", "\n    ")
+
+
+# ---------------------------------------------------------------------------------------------- why
+
+
+def show_why(source: str, id: str) -> None:
+    """One lesson: its history, and what each of its sources is."""
+    named = open_library(source)
+    id = id.strip("[]")
+    past = history(named, id)
+    lesson = next((e for e in named.library.experiences if e.id == id), None)
+    if lesson is None and not past:
+        known = [e.id for e in named.library.experiences]
+        raise RecipeError(f"{named.title} has no lesson {id!r}{nearest(id, known)}")
+    lines = [
+        f"[{id}] {indented(lesson.text)}" if lesson else f"[{id}] is not in {named.title} any more"
+    ]
+    if past:
+        lines += ["", "its history", *(f"  {line}" for v, c in past for line in change_lines(v, c))]
+    last = lesson or next(c.before for _, c in reversed(past) if c.before)
+    lines += ["", "where it comes from", *(f"  {line}" for line in traces(named, last.sources))]
+    for version in (v for v, c in past if c.action == "removed"):
+        lines += ["", "why it was removed", *(f"  {line}" for line in plan_of(named, version.step))]
+    say("\n".join(lines))
+
+
+def change_lines(version: Version, change: Change) -> Iterator[str]:
+    text = f": {indented(change.marked)}" if change.action == "revised" else ""
+    verb = "there" if version.step == 0 else change.action
+    yield f"version {version.number}, {version.when}: {verb}{text}"
+
+
+# --------------------------------------------------------------------------------------------- diff
+
+
+def show_changes(one: str, other: str = "") -> None:
+    before, after = pair(one, other)
+    is_one_run = before.run is not None and before.name == after.name
+    old, new = (before.library, after.library) if is_one_run else (before.outside, after.outside)
+    found = changes(old, new)
+    say(f"{before.title}: {size(old)}\n{after.title}: {size(new)}\n")
+    for change in found:
+        say("\n".join(difference(change, after, is_one_run)))
+    stay = len(new.experiences) - sum(c.after is not None for c in found)
+    say(f"{tally(found) or 'no difference'}; {stay} the same")
+
+
+def pair(one: str, other: str) -> tuple[NamedLibrary, NamedLibrary]:
+    """The two libraries to compare; for one name alone, the version before it and that version."""
+    if other:
+        return open_library(one), open_library(other)
+    after = open_library(one)
+    if after.run is None:
+        raise RecipeError(
+            f"{one} is a file, which has no versions; give a second library to compare with"
+        )
+    if len(after.versions) < 2:
+        raise RecipeError(
+            f"{after.title} is the first version of its run; give a second library to compare with"
+        )
+    return of_run(after.run, after.name, str(after.versions[-2].number)), after
+
+
+def difference(change: Change, after: NamedLibrary, is_one_run: bool) -> Iterator[str]:
+    yield f"{change.action} [{change.id}]  {indented(change.marked)}"
+    if change.sources:
+        yield f"    {sources_in_words(change.sources)}"
+        if change.after is not None:
+            yield f"    kolb library show {after.title} --why {change.id}"
+    elif change.action == "removed" and is_one_run:
+        yield f"    kolb library show {after.title} --why {change.id}"
+    yield ""
