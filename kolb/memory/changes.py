@@ -82,13 +82,16 @@ def marked(before: str, after: str) -> str:
     >>> marked("Look left first.", "Look twice first.")
     'Look [-left-]{+twice+} first.'
     """
-    old, new = re.findall(r"\s+|\S+", before), re.findall(r"\s+|\S+", after)
+    old, new = re.findall(r"\s*\S+", before), re.findall(r"\s*\S+", after)
+    words = [[part.strip() for part in side] for side in (old, new)]
     parts: list[str] = []
-    for what, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+    for what, i, j, k, m in SequenceMatcher(None, *words, autojunk=False).get_opcodes():
         went, came = "".join(old[i:j]), "".join(new[k:m])
         if what == "equal":
-            parts.append(went)
+            parts.append(came)
             continue
-        parts += [f"[-{went}-]"] if went else []
-        parts += [f"{{+{came}+}}"] if came else []
+        first = came or went
+        parts.append(first[: -len(first.lstrip())])
+        parts += [f"[-{went.strip()}-]"] if went else []
+        parts += [f"{{+{came.strip()}+}}"] if came else []
     return "".join(parts)
