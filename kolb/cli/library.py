@@ -39,7 +39,7 @@ def diff(
     before: Annotated[str, typer.Argument(metavar="A", help="As SOURCE.")],
     after: Annotated[
         str,
-        typer.Argument(metavar="[B]", help="As SOURCE; without it: A beside the version before."),
+        typer.Argument(metavar="B", help="As SOURCE; without it: A beside the version before."),
     ] = "",
 ) -> None:
     """What changed from A to B, word by word."""
@@ -76,7 +76,7 @@ def evaluate(
     source: Source,
     recipe: Annotated[
         str,
-        typer.Argument(metavar="[RECIPE]", help="A recipe or a run; SOURCE's own run without it."),
+        typer.Argument(metavar="RECIPE", help="A recipe or a run; SOURCE's own run without it."),
     ] = "",
     against: Annotated[
         str, typer.Option(metavar="OTHER", help="Another library, as SOURCE; none without it.")

@@ -24,10 +24,11 @@ def show_library(source: str) -> None:
 
 def listing(named: NamedLibrary, source: str) -> Iterator[str]:
     lessons = named.library.experiences
+    histories_by_id = histories(named)
     when = f", {named.versions[-1].when}" if named.versions else ""
     yield f"{named.name}: version {named.library.version}{when}: {size(named.library)}"
     for e in lessons:
-        past = [f"{change.action} in version {v.number}" for v, change in history(named, e.id)]
+        past = [f"{event(v, c)} version {v.number}" for v, c in histories_by_id.get(e.id, ())]
         yield f"\n[{e.id}] {indented(e.text)}"
         yield f"    {'; '.join([*past, sources_in_words(e.sources)])}"
     if len(named.versions) > 1:
@@ -50,14 +51,19 @@ def tally(found: Sequence[Change]) -> str:
     return ", ".join(f"{kinds.count(k)} {k}" for k in dict.fromkeys(kinds))
 
 
-def history(named: NamedLibrary, id: str) -> Past:
-    """Every change of the lesson ``id`` in the run, oldest first; that it was there at the start is one."""
+def histories(named: NamedLibrary) -> dict[str, Past]:
+    """By id: every change of the lesson in the run, oldest first, and that it was there at the start."""
+    found: dict[str, list[tuple[Version, Change]]] = {}
     before = ExperienceLibrary()
-    found: list[tuple[Version, Change]] = []
     for version in named.versions:
-        found += [(version, c) for c in changes(before, version.library) if c.id == id]
+        for change in changes(before, version.library):
+            found.setdefault(change.id, []).append((version, change))
         before = version.library
-    return found
+    return {id: tuple(past) for id, past in found.items()}
+
+
+def event(version: Version, change: Change) -> str:
+    return f"{change.action} in" if version.step else "there from the start,"
 
 
 def sources_in_words(sources: Sequence[str]) -> str:
@@ -84,7 +90,7 @@ def show_why(source: str, id: str) -> None:
     """One lesson: its history, and what each of its sources is."""
     named = open_library(source)
     id = id.strip("[]")
-    past = history(named, id)
+    past = histories(named).get(id, ())
     lesson = next((e for e in named.library.experiences if e.id == id), None)
     if lesson is None and not past:
         known = [e.id for e in named.library.experiences]
