@@ -8,7 +8,7 @@ from kolb.cli.counting import say
 from kolb.cli.library_tracing import plan_of, traces
 from kolb.errors import RecipeError, nearest
 from kolb.libraries import NamedLibrary, Version, of_run, open_library
-from kolb.memory.changes import Change, changes
+from kolb.memory.changes import Change, changes, changes_in_run
 from kolb.memory.exporting import size
 from kolb.memory.library import ExperienceLibrary
 from kolb.memory.origins import origin_of
@@ -41,7 +41,7 @@ def listing(named: NamedLibrary, source: str) -> Iterator[str]:
 def version_lines(versions: Sequence[Version]) -> Iterator[str]:
     before = versions[0].library
     for v in versions:
-        counts = tally(changes(before, v.library)) if v.number != before.version else ""
+        counts = tally(changes_in_run(before, v.library))
         yield f"{v.number}  {v.when}: {size(v.library)}{f' ({counts})' if counts else ''}"
         before = v.library
 
@@ -56,7 +56,7 @@ def histories(named: NamedLibrary) -> dict[str, Past]:
     found: dict[str, list[tuple[Version, Change]]] = {}
     before = ExperienceLibrary()
     for version in named.versions:
-        for change in changes(before, version.library):
+        for change in changes_in_run(before, version.library):
             found.setdefault(change.id, []).append((version, change))
         before = version.library
     return {id: tuple(past) for id, past in found.items()}
@@ -69,14 +69,19 @@ def event(version: Version, change: Change) -> str:
 def sources_in_words(sources: Sequence[str]) -> str:
     if not sources:
         return "its source was not noted"
-    groups = sum(origin_of(s) is not None for s in sources)
-    shown = [
-        s if (o := origin_of(s)) is None else f"{o.task}@{o.step}" for s in sources[:SHOWN_SOURCES]
-    ]
-    if groups < len(sources):
-        return "; ".join(shown)
-    more = f" and {groups - SHOWN_SOURCES} more" if groups > SHOWN_SOURCES else ""
-    return f"from {groups} group{'s' * (groups > 1)} (task@step): {', '.join(shown)}{more}"
+    shown = ", ".join(map(in_short, sources[:SHOWN_SOURCES]))
+    more = f" and {len(sources) - SHOWN_SOURCES} more" if len(sources) > SHOWN_SOURCES else ""
+    if any(origin_of(s) is None for s in sources):
+        return f"{shown}{more}"
+    groups = f"{len(sources)} group{'s' * (len(sources) > 1)}"
+    return f"from {groups} (task@step): {shown}{more}"
+
+
+def in_short(source: str) -> str:
+    origin = origin_of(source)
+    if origin is None:
+        return source
+    return f"{origin.task}@{origin.step}{f' of {origin.run}' if origin.run else ''}"
 
 
 def indented(text: str) -> str:
@@ -118,12 +123,13 @@ def change_lines(version: Version, change: Change) -> Iterator[str]:
 
 def show_changes(one: str, other: str = "") -> None:
     before, after = pair(one, other)
+    old, new = before.library, after.library
     is_one_run = before.run is not None and before.name == after.name
-    old, new = (before.library, after.library) if is_one_run else (before.outside, after.outside)
-    found = changes(old, new)
+    found = changes_in_run(old, new) if is_one_run else changes(before.outside, after.outside)
+    known = histories(after) if is_one_run else {}
     say(f"{before.title}: {size(old)}\n{after.title}: {size(new)}\n")
     for change in found:
-        say("\n".join(difference(change, after, is_one_run)))
+        say("\n".join(difference(change, after, change.id in known)))
     stay = len(new.experiences) - sum(c.after is not None for c in found)
     say(f"{tally(found) or 'no difference'}; {stay} the same")
 
@@ -144,12 +150,11 @@ def pair(one: str, other: str) -> tuple[NamedLibrary, NamedLibrary]:
     return of_run(after.run, after.name, str(after.versions[-2].number)), after
 
 
-def difference(change: Change, after: NamedLibrary, is_one_run: bool) -> Iterator[str]:
+def difference(change: Change, after: NamedLibrary, was_there: bool) -> Iterator[str]:
+    """The change, and how to ask why: of a removed lesson only where an earlier version of ``after`` had it."""
     yield f"{change.action} [{change.id}]  {indented(change.marked)}"
     if change.sources:
         yield f"    {sources_in_words(change.sources)}"
-        if change.after is not None:
-            yield f"    kolb library show {after.title} --why {change.id}"
-    elif change.action == "removed" and is_one_run:
+    if change.after is not None or was_there:
         yield f"    kolb library show {after.title} --why {change.id}"
     yield ""

@@ -48,8 +48,19 @@ class Change:
         return lesson.text if lesson else ""
 
 
+def changes_in_run(before: ExperienceLibrary, after: ExperienceLibrary) -> list[Change]:
+    """From one version of a run's library to another, where an id is one lesson for life: first those of ``before``."""
+    old, new = ({e.id: e for e in side.experiences} for side in (before, after))
+    gone = [
+        Change(e, new.get(e.id))
+        for e in old.values()
+        if e.id not in new or e.text != new[e.id].text
+    ]
+    return [*gone, *(Change(None, e) for e in new.values() if e.id not in old)]
+
+
 def changes(before: ExperienceLibrary, after: ExperienceLibrary) -> list[Change]:
-    """From one library to the other, in the order of ids: first those of ``before``.
+    """The same for any two libraries.
 
     A lesson is known by its id, except where neither sources nor words agree: ids of libraries that were learnt
     apart mean nothing to each other. A text that only has another id there is no change.

@@ -174,6 +174,25 @@ def test_diff_marks_words_and_says_why(run: str, says):
     assert shown.endswith("1 revised, 1 removed, 1 added; 0 the same\n")
 
 
+def test_diff_backwards_asks_only_for_what_can_be_answered(run: str, says):
+    shown = says("diff", "run@2", "run@1")
+    assert "removed [G2]  Middle: Guess the middle.\n\n" in shown
+    assert "added [G1]  Luck: Go anywhere.\n    from 1 group" in shown
+    assert says("show", "run@1", "--why", "G1")
+
+
+def test_a_lesson_that_came_back_under_another_id_has_two_histories(run: str, says):
+    """A run's version 3 in which G2 was removed and its very words were added as G3."""
+    data = json.loads((Path(run) / "memory" / "000002.json").read_text())
+    data["experiences"][1]["id"] = "G3"
+    data |= {"version": 3, "next_id": 4}
+    (Path(run) / "memory" / "000003.json").write_text(json.dumps(data))
+    assert "    added in version 3; from 2 groups" in says("show", run)
+    gone = says("show", run, "--why", "G2")
+    assert gone.startswith("[G2] is not in run@3 any more")
+    assert "  version 3, after step 3: removed\n" in gone
+
+
 def test_diff_of_a_library_with_its_copy_finds_nothing(run: str, says):
     says("export", run, "--format", "json", "--to", "lessons.json")
     assert says("diff", run, "lessons.json").endswith("no difference; 2 the same\n")

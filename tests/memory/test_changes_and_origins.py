@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kolb.memory.changes import changes, marked
+from kolb.memory.changes import changes, changes_in_run, marked
 from kolb.memory.library import ExperienceLibrary
 from kolb.memory.origins import Origin, origin_of, outside
 from kolb.types import Edit, Experience
@@ -30,7 +30,19 @@ def test_a_plan_shows_as_its_additions_revisions_and_removals():
         ("revised", "G1", "touch the [-wall-]{+door+} first", ("boat@2",)),
         ("added", "G3", "rest", ("sea@2", "sky@2")),
     ]
-    assert changes(OLD, OLD) == []
+    assert changes_in_run(OLD, OLD.apply(plan)) == found
+    assert changes(OLD, OLD) == changes_in_run(OLD, OLD) == []
+
+
+def test_in_a_run_an_id_is_a_lesson_for_life_whatever_its_words():
+    moved = OLD.apply([Edit("remove", id="G0"), Edit("add", "watch the wall first")])
+    rewritten = OLD.apply([Edit("revise", "something else", id="G2")])
+    assert [(c.action, c.id) for c in changes_in_run(OLD, moved)] == [
+        ("removed", "G0"),
+        ("added", "G3"),
+    ]
+    assert changes(OLD, moved) == []
+    assert [c.action for c in changes_in_run(OLD, rewritten)] == ["revised"]
 
 
 def test_one_id_in_libraries_that_were_learnt_apart_is_two_lessons():
