@@ -37,7 +37,7 @@ class Version:
 
 @dataclass(frozen=True)
 class NamedLibrary:
-    """``name`` without its version. ``run`` and ``versions`` (oldest first, up to this one) where it is a run's."""
+    """``name``: of a run without its version. ``run`` and ``versions`` (oldest first, up to this one) where it is a run's."""
 
     name: str
     library: ExperienceLibrary
@@ -70,7 +70,7 @@ def open_library(source: str) -> NamedLibrary:
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"{name} cannot be read as text: {error}") from None
     try:
-        return NamedLibrary(name, read_library(text, name, part))
+        return NamedLibrary(source, read_library(text, name, part))
     except RecipeError as error:
         raise error if name in str(error) else RecipeError(f"{name}: {error}") from None
 

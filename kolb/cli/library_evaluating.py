@@ -166,7 +166,9 @@ def conclusion(without: Side, with_: Side, found: Paired | None) -> Iterator[str
     )
     if found.left_out:
         yield f"{len(found.left_out)} tasks are left out: all their attempts broke on a side, or have no outcome"
-    if found.is_clear:
+    if not any(found.differences.values()):
+        yield "No difference can be seen: every task came out the same on both sides."
+    elif found.is_clear:
         better = with_ if found.mean > 0 else without
         yield f"{better.name} is better on these tasks: the interval does not hold 0."
     else:

@@ -73,15 +73,14 @@ def sources_in_words(sources: Sequence[str]) -> str:
     more = f" and {len(sources) - SHOWN_SOURCES} more" if len(sources) > SHOWN_SOURCES else ""
     if any(origin_of(s) is None for s in sources):
         return f"{shown}{more}"
-    groups = f"{len(sources)} group{'s' * (len(sources) > 1)}"
-    return f"from {groups} (task@step): {shown}{more}"
+    runs = sorted({o.run or "this run" for s in sources if (o := origin_of(s)) is not None})
+    where = f" of {', '.join(runs)}" if runs != ["this run"] else ""
+    return f"from {len(sources)} group{'s' * (len(sources) > 1)}{where} (task@step): {shown}{more}"
 
 
 def in_short(source: str) -> str:
     origin = origin_of(source)
-    if origin is None:
-        return source
-    return f"{origin.task}@{origin.step}{f' of {origin.run}' if origin.run else ''}"
+    return source if origin is None else f"{origin.task}@{origin.step}"
 
 
 def indented(text: str) -> str:

@@ -64,7 +64,7 @@ def read_library(text: str, name: str, domain: str = "") -> ExperienceLibrary:
     lessons = of_domain(found, name, domain)
     if not lessons:
         raise RecipeError(f"{name} holds no lessons; expected {SAYS[ending]}")
-    return as_library(lessons, name)
+    return as_library(lessons, f"{name}@{domain}" if domain else name)
 
 
 def lessons_in(text: str, ending: str) -> ExperienceLibrary | dict[str, list[Lesson]]:

@@ -314,8 +314,30 @@ def test_eval_of_a_library_is_the_evaluation_of_its_run(run: str, says, kolb, ca
 def test_eval_says_when_no_difference_can_be_seen(run: str, says):
     Path("empty.md").write_text("- Nothing that anybody reads.\n")
     shown = says("eval", "empty.md", "notes.toml", "--set", "stages.notes.sampling.temperature=0.5")
-    assert "No difference can be seen: the interval holds 0." in shown
+    assert "No difference can be seen: every task came out the same on both sides." in shown
     assert "better on 0 tasks, worse on 0, equal on 6" in shown
+
+
+def test_eval_says_that_noise_is_no_difference(run: str, says):
+    """An agent that no lesson guides, but whose guesses differ with the length of its prompt."""
+    Path("noisy.py").write_text(
+        "def answer(messages, seed):\n    return str(1 + (seed + len(messages[0]['content'])) % 20)\n"
+    )
+    sets = ["--set", "engine.answer=./noisy.py:answer"]
+    shown = says("eval", "run@1", "notes.toml", "--episodes", 50, "--samples", 4, *sets)
+    assert "No difference can be seen: the interval holds 0. More tasks or samples" in shown
+    assert "equal on 50" not in shown
+    assert "is itself uncertain" not in shown
+
+
+def test_two_libraries_of_one_file_are_two(run: str, says):
+    rows = [{"domain": d, "text": f"{d} tip"} for d in ("math", "web")]
+    Path("both.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert says("diff", "both.jsonl@math", "both.jsonl@web").startswith("both.jsonl@math: 1 lesson")
+    assert "imported from both.jsonl@web" in says("show", "both.jsonl@web", "--why", "G0")
+    assert "\nboth.jsonl@web " in says(
+        "eval", "both.jsonl@math", run, "--against", "both.jsonl@web"
+    )
 
 
 def test_eval_against_another_library_and_on_the_split_to_learn_from(run: str, says):
