@@ -7,11 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-Interval = tuple[float, float]
-
-RESAMPLES = 10_000
+from kolb.credit.paired import Interval, bootstrap_interval
 
 T_975 = (
     12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157, 2.228139,
@@ -35,18 +31,6 @@ def t_interval(values: Sequence[float]) -> Interval:
     mean = statistics.fmean(values)
     slack = T_975[len(values) - 2] * statistics.stdev(values) / math.sqrt(len(values))
     return mean - slack, mean + slack
-
-
-def bootstrap_interval(values: Sequence[float]) -> Interval:
-    """The 95% percentile bootstrap interval of the mean: 10,000 resamples, always the same ones.
-
-    Over a handful of seeds it is too narrow: read ``t_interval`` beside it. That of ``kolb.evaluate`` is for
-    shares of successes and treats nothing but 0s as one; here 0 may be the difference of two arms.
-    """
-    array = np.asarray(values, np.float64)
-    chosen = np.random.default_rng(0).integers(0, len(array), (RESAMPLES, len(array)))
-    low, high = np.percentile(array[chosen].mean(axis=1), [2.5, 97.5])
-    return float(low), float(high)
 
 
 @dataclass(frozen=True)

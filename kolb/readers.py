@@ -20,7 +20,7 @@ from kolb.types import SamplingParams
 
 TOP_KEYS = (
     *("name", "seed", "engine", "policies", "environments", "stages"),
-    *("checkpoints", "trackers", "record_episodes"),
+    *("checkpoints", "trackers", "record_episodes", "library"),
 )
 STAGE_KEYS = tuple(f.name for f in fields(Stage) if f.name != "source")
 MODEL_KEYS = tuple(f.name for f in fields(ModelSpec))

@@ -18,6 +18,7 @@ from typing import Any
 
 from kolb.checks import check_recipe, open_engine
 from kolb.errors import RecipeError, nearest
+from kolb.libraries import starting_library
 from kolb.models.prepare import trainings
 from kolb.overrides import apply_sets, copied
 from kolb.readers import TOP_KEYS, StageReader, engine_options, homes, options, plug, read_policy
@@ -37,7 +38,9 @@ def load(path: str | Path, sets: Sequence[str] = ()) -> Recipe:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path} is not TOML: {error}") from None
     data = {"name": path.stem, **anchored(data, path.parent)}
-    return parse(anchored(apply_sets(spelled_out(data), sets), Path.cwd()))
+    recipe = parse(anchored(apply_sets(spelled_out(data), sets), Path.cwd()))
+    starting_library(recipe)  # so that a mistake shows now
+    return recipe
 
 
 def parse(data: Mapping[str, Any]) -> Recipe:
@@ -163,6 +166,7 @@ def resolved(
         "name": recipe.name,
         "seed": recipe.seed,
         "record_episodes": recipe.record_episodes,
+        "library": recipe.library,
         "trackers": list(recipe.trackers),
         "engine": {"use": recipe.engine, **plain(recipe.engine_options)},
         "checkpoints": plain(recipe.checkpoints),

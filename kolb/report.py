@@ -195,6 +195,8 @@ def commands(run: RunDirectory) -> list[str]:
         f"kolb play {run.path}                 # watch the agent",
         f"kolb eval {run.path} --samples 4     # measure again, with pass@4",
     ]
+    if run.numbered("memory"):
+        found.append(f"kolb library show {run.path}         # what was learnt, in words, and why")
     if run.numbered("checkpoints") and any(stage["learn"] for stage in run.recipe()["stages"]):
         found.append(f"kolb export {run.path} ./my-model    # a Hugging Face folder")
     return found

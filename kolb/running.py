@@ -16,6 +16,7 @@ from kolb.credit.group_stats import first_failure
 from kolb.engines.base import Engine, Learner, Sampler
 from kolb.errors import NonFiniteError, RecipeError, RunDirectoryError, TooManyFailuresError
 from kolb.learning import PolicyReport, dump_batch, learning_rate, update_policy
+from kolb.libraries import starting_library
 from kolb.listeners import Listeners, why_nothing_was_learnt
 from kolb.memory.library import ExperienceLibrary
 from kolb.runs import checkpoints
@@ -113,6 +114,10 @@ class Running:
     def start(self, *, resume: bool, after: int | None = None) -> None:
         """Opens every policy that some stage uses, and goes to the last checkpoint when resuming, or back to the
         end of step ``after``."""
+        self.library = starting_library(self.recipe, self.directory)
+        self._recorded_library = self.library.version
+        if self.library.experiences:
+            self.directory.write_library(0, json.loads(self.library.to_json()))
         if hasattr(self.engine, "keep_books"):
             self.engine.keep_books(self.directory.path / BOOKS)  # pyright: ignore[reportAttributeAccessIssue]
         used = {p for s in self.recipe.stages for p in (*s.roles.values(), *s.learn)}

@@ -198,4 +198,6 @@ class Recipe:
     checkpoints: CheckpointSpec = CheckpointSpec()
     trackers: tuple[str, ...] = ()
     record_episodes: bool = True
+    library: str = ""
+    """The experience library to start from, as ``kolb.libraries`` names one; empty: an empty one."""
     resolved: Mapping[str, Any] = field(default_factory=dict)

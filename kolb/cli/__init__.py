@@ -12,6 +12,8 @@ from typing import Annotated
 
 import typer
 
+from kolb.cli.library import library
+
 app = typer.Typer(
     help="Teach language-model agents from their own experience.",
     rich_markup_mode=None,
@@ -21,6 +23,7 @@ app = typer.Typer(
 )
 models = typer.Typer(help="Models by name: list, get.", no_args_is_help=True)
 app.add_typer(models, name="models")
+app.add_typer(library, name="library")
 
 Sets = Annotated[
     list[str] | None,

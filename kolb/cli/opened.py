@@ -13,6 +13,7 @@ from kolb import recipe as recipes
 from kolb.checks import open_engine
 from kolb.engines.base import Engine, Learner, Sampler
 from kolb.errors import RecipeError, nearest
+from kolb.libraries import starting_library
 from kolb.memory.library import ExperienceLibrary
 from kolb.models.prepare import prepare_models
 from kolb.overrides import apply_sets
@@ -36,8 +37,13 @@ class Source:
 
     @property
     def library(self) -> ExperienceLibrary:
+        """The checkpoint's, or what the recipe starts from; a library given by --set goes before both."""
+        if self.run is not None and self.recipe.library != self.run.recipe().get("library", ""):
+            return starting_library(self.recipe)
         text = self.checkpoint.state.get("library") if self.checkpoint else None
-        return ExperienceLibrary.from_json(text) if text else ExperienceLibrary()
+        return (
+            ExperienceLibrary.from_json(text) if text else starting_library(self.recipe, self.run)
+        )
 
     def stage(self, name: str = "") -> Stage:
         """The stage called ``name``; the last one by default."""

@@ -4,7 +4,7 @@
     env.json                  versions, platform, commit, command line
     metrics.jsonl             one flat line per step: {"schema": 1, "step": 3, "stage": "rl", "reward/mean": 0.5}
     episodes/000003.jsonl.gz  the step's groups (kolb.runs.records)
-    memory/000003.json        the experience library after the step, in its own schema
+    memory/000003.json        the experience library after the step, in its own schema; 000000 is what it started from
     checkpoints/000003/       the state after the step (kolb.runs.checkpoints)
     log.txt                   what happened, in words
 
@@ -163,10 +163,14 @@ class RunDirectory:
         if groups:
             self._write_episodes(step, groups)
         if library is not None:
-            content = json_text(plain(library), indent=2)
-            write_atomic(self.file("memory", step), content + b"\n")
+            self.write_library(step, library)
         append_line(self.metrics_path, line)
         self._last = step
+
+    def write_library(self, step: int, library: Any) -> None:
+        """Writes the library as JSON data; of step 0 it is what the run starts from."""
+        self.need_lock("write a library")
+        write_atomic(self.file("memory", step), json_text(plain(library), indent=2) + b"\n")
 
     def _write_episodes(self, step: int, groups: Sequence[Group]) -> None:
         path = self.file("episodes", step)
