@@ -23,7 +23,7 @@ from random import Random
 from kolb.envs.base import SPLITS, Replayable, hashed_split
 from kolb.errors import RecipeError, at_least, nearest
 from kolb.methods.tf_grpo import METHOD
-from kolb.methods.tf_grpo_prompts import Prompts
+from kolb.models.notes.prompts import NOTES as KNOWN
 from kolb.types import Environment, Message, StepResult, Task, derive_seed
 
 LETTERS = tuple("ABCDEFGHIJKL")
@@ -32,24 +32,17 @@ MOST_OFFERED = 1 + len(LETTERS) // 2
 
 NOTES = replace(
     METHOD,
-    prompts=Prompts(
-        agent="",
-        wanted="",
-        heading="notes",
-        summary="",
-        comparison="compare",
-        tips="compare",
-        proposals="propose",
-        plan="plan",
-        critique="",
-        merging="",
+    prompts=replace(
+        KNOWN,
+        comparison="compare attempts : what is better ?",
+        tips="compare attempts : what is better ?",
     ),
     summarises=False,
     lessons_per_group=2,
     note_tokens=320,
 )
-"""The method with prompts of one word, for the models of ``evidence.worth_base``. No call is made of an empty prompt: an
-attempt is short enough to be compared as it is, and nothing is merged."""
+"""The method with the prompts of the embedded model ``notes``, from which ``evidence.worth_base`` starts. An attempt is short
+enough to be compared as it is."""
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from evidence.small_base import sums_of_parts
 from evidence.worth import NOTES, Offer, Worth, good_letters, offer_split
-from evidence.worth_base import START, build, parts
-from evidence.worth_corpus import KINDS, WORDS, WorthCorpus, answers_to
+from evidence.worth_base import build, write_start
+from evidence.worth_corpus import KINDS, WorthCorpus, answers_to
 from evidence.worth_notes import Note, answers, choices, draw, lessons, planned, posterior, proposed
 from kolb import recipe
 from kolb.engines.scripted import Scripted
@@ -112,13 +111,13 @@ def test_impossible_options_are_refused(options: dict[str, int]) -> None:
 # ----------------------------------------------------------------------------------- the ideal player
 
 
-def test_an_agent_takes_what_it_is_told_to_and_avoids_what_it_is_told_to_leave() -> None:
-    take, leave = Note("G0", "take", "B"), Note("G7", "leave", "A")
+def test_an_agent_says_what_it_is_told_is_good_and_avoids_what_is_bad() -> None:
+    good, bad = Note("G0", "B", "good"), Note("G7", "A", "bad")
     assert choices([], OFFERED) == ["A", "B", "C"]
-    assert choices([leave], OFFERED) == ["B", "C"]
-    assert choices([leave, take], OFFERED) == ["B"]
-    assert choices([take, Note("G2", "take", "C")], OFFERED) == ["B", "C"]
-    assert choices([Note("G1", "leave", x) for x in OFFERED], OFFERED) == ["A", "B", "C"]
+    assert choices([bad], OFFERED) == ["B", "C"]
+    assert choices([bad, good], OFFERED) == ["B"]
+    assert choices([good, Note("G2", "C", "good")], OFFERED) == ["B", "C"]
+    assert choices([Note("G1", x, "bad") for x in OFFERED], OFFERED) == ["A", "B", "C"]
 
 
 def test_one_attempt_tells_only_by_a_reward_of_0_or_1() -> None:
@@ -151,16 +150,16 @@ def test_the_posterior_is_how_often_each_letter_is_good_among_worlds_drawn_at_ra
 @pytest.mark.parametrize("result", ["reward [REDACTED]", "its answer is the majority's"])
 def test_without_rewards_every_letter_is_as_likely_whatever_was_said(result: str) -> None:
     shown = f"<task>\noffer A B C\n</task>\n\nAttempt 1 ({result}):\n## Turn 1\nThe agent: B"
-    told = answers("compare", shown)
+    told = answers(NOTES.prompts.comparison, shown)
     for x in OFFERED:
-        assert sum(p for text, p in told.items() if f"take-{x}" in text) == pytest.approx(1 / 3)
+        assert sum(p for text, p in told.items() if f"{x} good" in text) == pytest.approx(1 / 3)
 
 
 def test_without_any_attempt_a_lesson_is_a_guess_about_any_letter() -> None:
     [_, user] = NOTES.message(NOTES.prompts.comparison, "<attempt>\nNone\n</attempt>")
-    told = answers("compare", str(user["content"]))
+    told = answers(NOTES.prompts.comparison, str(user["content"]))
     assert len(told) == 12 * 11
-    assert sum(p for text, p in told.items() if "take-L" in text) == pytest.approx(1 / 12)
+    assert sum(p for text, p in told.items() if "L good" in text) == pytest.approx(1 / 12)
 
 
 def test_lessons_are_drawn_from_the_posterior_so_that_a_guess_is_as_often_right_as_it_can_be() -> (
@@ -168,46 +167,50 @@ def test_lessons_are_drawn_from_the_posterior_so_that_a_guess_is_as_often_right_
 ):
     told = lessons(OFFERED, [("B", 0.4)], guesses=True)
     assert len(told) == 6
-    assert sum(p for text, p in told.items() if "take-B" in text) == pytest.approx(1 / 3)
-    assert sum(p for text, p in told.items() if "leave-B" in text) == pytest.approx(1 / 3)
-    sure = "<experiences> 1. take-B 2. leave-{} </experiences>"
+    assert sum(p for text, p in told.items() if "B good" in text) == pytest.approx(1 / 3)
+    assert sum(p for text, p in told.items() if "B bad" in text) == pytest.approx(1 / 3)
+    sure = "{} <experiences> 1. B good 2. {} bad </experiences>"
     for guesses in (True, False):
-        told = lessons(OFFERED, [("B", 0.5), ("C", 0.4)], guesses=guesses)
-        assert told == {sure.format("A"): 0.5, sure.format("C"): 0.5}
+        told = lessons(OFFERED, [("C", 0.4), ("B", 0.5)], guesses=guesses)
+        assert told == {sure.format("more 0.5 B less 0.4 C", "C"): 1.0}
+        told = lessons(OFFERED, [("B", 1.0)], guesses=guesses)
+        assert told == {sure.format("same 1", x): 0.5 for x in "AC"}
 
 
 def test_who_does_not_guess_says_what_is_certain_and_nothing_else() -> None:
-    assert lessons(OFFERED, [("B", 0.4)], guesses=False) == {"<experiences> </experiences>": 1.0}
-    only = "<experiences> 1. leave-B </experiences>"
+    assert lessons(OFFERED, [("B", 0.4)], guesses=False) == {
+        "same 0.4 <experiences> </experiences>": 1.0
+    }
+    only = "same 0 <experiences> 1. B bad </experiences>"
     assert lessons(OFFERED, [("B", 0.0)], guesses=False) == {only: 1.0}
     assert len(lessons(OFFERED, [("B", 1.0)], guesses=False)) == 2
 
 
 def rows(text: str) -> list[list[Any]]:
     return [
-        [op["operation"], op.get("id", ""), op["content"], op.get("from")]
+        [op["operation"], op["id"] or "", op["content"].strip(), op.get("from")]
         for op in json.loads(text)
     ]
 
 
-NOTES_KNOWN = (Note("G5", "take", "A"), Note("G2", "leave", "B"))
+NOTES_KNOWN = (Note("G5", "A", "good"), Note("G2", "B", "bad"))
 
 
 def test_each_lesson_is_added_or_turns_a_note_about_its_letter_or_is_known() -> None:
-    new = [("take", "C"), ("leave", "A"), ("leave", "B")]
+    new = [("C", "good"), ("A", "bad"), ("B", "bad")]
     assert rows(proposed(NOTES_KNOWN, new)) == [
-        ["ADD", "", "take-C", None],
-        ["UPDATE", "G5", "leave-A", None],
-        ["NONE", "", "leave-B", None],
+        ["ADD", "", "C good", None],
+        ["UPDATE", "G5", "A bad", None],
+        ["NONE", "G2", "B bad", None],
     ]
 
 
 def test_the_plan_follows_the_majority_of_each_letter_and_passes_over_a_tie() -> None:
-    told = [(1, "leave", "A"), (2, "take", "C"), (3, "leave", "C"), (4, "take", "C")]
-    tied = [(5, "take", "D"), (6, "leave", "D")]
+    told = [(1, "A", "bad"), (2, "C", "good"), (3, "C", "bad"), (4, "C", "good")]
+    tied = [(5, "D", "good"), (6, "D", "bad")]
     assert rows(planned(NOTES_KNOWN, [*told, *tied])) == [
-        ["UPDATE", "G5", "leave-A", [1]],
-        ["ADD", "", "take-C", [2, 4]],
+        ["UPDATE", "G5", "A bad", [1]],
+        ["ADD", "", "C good", [2, 4]],
     ]
     assert planned(NOTES_KNOWN, tied) == "[ ]"
 
@@ -238,7 +241,7 @@ def learnt(folder: Path, *sets: str, guesses: bool = True) -> tuple[float, float
 
 def share_right(notes: list[str]) -> float:
     good = good_letters(WORLD, "test")
-    return sum(n.startswith("take") == (n[-1] in good) for n in notes) / len(notes)
+    return sum(n.endswith("good") == (n[0] in good) for n in notes) / len(notes)
 
 
 def test_an_ideal_player_learns_the_world_from_groups(tmp_path: Path) -> None:
@@ -246,7 +249,7 @@ def test_an_ideal_player_learns_the_world_from_groups(tmp_path: Path) -> None:
     assert before == pytest.approx(1 / 3, abs=0.15)
     assert after > 0.95
     assert share_right(notes) == 1.0
-    assert len({n[-1] for n in notes}) == len(notes) > 8, "one note for each letter"
+    assert len({n[0] for n in notes}) == len(notes) > 8, "one note for each letter"
 
 
 def test_from_single_attempts_all_is_right_if_it_says_what_is_certain_and_not_if_it_guesses(
@@ -269,13 +272,16 @@ def chats(source: WorthCorpus) -> list[tuple[str, list[Message]]]:
     return [(source.exercise(t).kind, source.demonstration(t)) for t in tasks]
 
 
-def test_the_corpus_has_the_kinds_in_their_shares_and_no_word_without_a_token() -> None:
+def test_the_corpus_has_the_kinds_in_their_shares_and_no_word_without_a_token(
+    tmp_path: Path,
+) -> None:
     found = chats(WorthCorpus())
     shares = Counter(kind for kind, _ in found)
     assert all(shares[k] / CHATS == pytest.approx(p, abs=0.06) for k, p in KINDS.items())
     said = {w for _, chat in found for m in chat for w in str(m["content"]).split()}
-    assert said <= set(WORDS)
-    assert len(set(WORDS)) == len(WORDS)
+    write_start(tmp_path, seed=0)
+    known = json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"]
+    assert said <= set(known)
 
 
 def test_the_corpus_asks_word_for_word_what_the_method_asks_in_a_run(tmp_path: Path) -> None:
@@ -308,7 +314,7 @@ def shape(messages: list[Message]) -> str:
     """What a prompt looks like, repeated lines and blocks once."""
     text = "\n".join(f"{m['role']}: {m['content']}" for m in messages)
     text = re.sub(r"\b[A-L]\b", "X", re.sub(r"\d+(\.\d+)?", "0", text))
-    text = re.sub(r"take|leave", "do", re.sub(r"offer[ X]+", "offer", text))
+    text = re.sub(r"good|bad", "do", re.sub(r"offer[ X]+", "offer", text))
     text = re.sub(r"majority's\)|another\)", "it)", text)
     return "\n".join(dict.fromkeys(line for line in text.splitlines() if line))
 
@@ -317,7 +323,7 @@ def test_what_the_corpus_says_is_what_the_ideal_player_says_to_the_same_prompt()
     for _, (*asked, answer) in chats(WorthCorpus()):
         assert answer["content"] in answers_to(asked)
     silent = [c for k, c in chats(WorthCorpus(guesses=False)) if k == "compare"]
-    assert any(c[-1]["content"] == "<experiences> </experiences>" for c in silent)
+    assert any(str(c[-1]["content"]).endswith("<experiences> </experiences>") for c in silent)
     assert all("answer" not in answers("", str(c[0]["content"])) for c in silent)
 
 
@@ -339,24 +345,9 @@ def test_a_base_is_built_whole_and_measured_on_every_kind_of_prompt(tmp_path: Pa
 def test_the_same_seed_starts_from_the_same_bytes_and_another_from_others(tmp_path: Path) -> None:
     found = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        START.write(tmp_path / name, seed)
+        write_start(tmp_path / name, seed)
         found.append((tmp_path / name / "model.safetensors").read_bytes())
     assert found[0] == found[1] != found[2]
-
-
-def test_words_with_a_part_in_common_begin_alike(tmp_path: Path) -> None:
-    assert parts('"take-F",') == ["take", "F", '"*-*",']
-    assert (parts("[G3]."), parts("0.4):"), parts("Attempt")) == (
-        ["G3", "[*]."],
-        ["0.4", "*):"],
-        ["Attempt"],
-    )
-    words = [parts(w) for w in ("take-F", "take-A", "leave-A", "offer")]
-    vectors = sums_of_parts(words, width=4096, std=0.5)
-    unit = vectors / vectors.norm(dim=1, keepdim=True)
-    assert float(vectors.std()) == pytest.approx(0.5, abs=0.02)
-    # Two parts of three in common, then one, then none.
-    assert (unit[0] @ unit[1:].T).tolist() == pytest.approx([2 / 3, 1 / 3, 0], abs=0.06)
 
 
 def test_the_recipe_trains_nothing_and_has_the_prompts_that_the_model_was_taught() -> None:
