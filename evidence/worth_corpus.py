@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from evidence.worth import LETTERS, NOTES, Offer, draw_offer, good_letters
-from evidence.worth_notes import VERDICTS, answers, draw
+from evidence.worth import NOTES, PLACES, Offer, draw_offer, good_letters
+from evidence.worth_notes import answers, draw
 from kolb.credit.votes import majority
 from kolb.envs.base import SPLITS, Replayable
+from kolb.envs.grid_cells import LETTERS
 from kolb.errors import RecipeError, at_least, nearest
 from kolb.memory.library import ExperienceLibrary
 from kolb.methods.tf_grpo import Compared, TfGrpo
@@ -33,16 +34,16 @@ from kolb.types import (
     derive_seed,
 )
 
-KINDS = {"act": 0.2, "compare": 0.3, "propose": 0.1, "plan": 0.4}
+KINDS = {"act": 0.3, "compare": 0.4, "propose": 0.1, "plan": 0.2}
 """Of the corpus."""
-IDS, MOST_ATTEMPTS, MOST_TASKS, RICHEST = MOST_IDS, 5, 5, 9
+MOST_ATTEMPTS, MOST_TASKS, RICHEST = 5, 5, 9
 SIZES = (3, 3, 5)
 """Of offers, as often as they stand here."""
 
 TENTHS = tuple(f"{n / 10:g}" for n in range(RICHEST + 2))
 REWARDS = tuple(f"{tenth}):" for tenth in TENTHS)
 WORDS = (
-    *("offer", "good", "bad", "better", "more", "less", "(its", "answer", "the", "majority's):", "another):"),
+    *("offer", "better", "more", "less", "nothing", "same", "(its", "answer", "the", "majority's):", "another):"),
     *TENTHS, *REWARDS,
 )  # fmt: skip
 """Beside those that the embedded model ``notes`` knows; some of these it knows as well."""
@@ -71,7 +72,7 @@ class IdealDesk(Desk):
         return Trajectory(role, turns=(Turn(tuple(messages), said),), name=name)
 
 
-def answers_to(messages: Sequence[Message], *, guesses: bool = True) -> Mapping[str, float]:
+def answers_to(messages: Sequence[Message], *, guesses: bool = False) -> Mapping[str, float]:
     texts = {str(m["role"]): str(m["content"]) for m in messages}
     return answers(texts.get("system", ""), texts["user"], guesses=guesses)
 
@@ -80,14 +81,12 @@ def answers_to(messages: Sequence[Message], *, guesses: bool = True) -> Mapping[
 
 
 def draw_library(rng: Random) -> ExperienceLibrary:
-    """Notes on some of the letters, right or wrong, in any order and under any ids."""
-    size = rng.randint(0, len(LETTERS))
-    letters, ids = rng.sample(LETTERS, size), rng.sample(range(IDS), size)
-    notes = [
-        Experience(f"G{id}", f"{x} {rng.choice(VERDICTS)}")
-        for id, x in zip(ids, letters, strict=True)
-    ]
-    return ExperienceLibrary(tuple(notes), next_id=IDS)
+    """Notes on some of the places, right or wrong, in any order and under any ids."""
+    places = rng.sample(PLACES, rng.randint(0, len(PLACES)))
+    letters, ids = rng.sample(LETTERS, len(places)), rng.sample(range(MOST_IDS), len(places))
+    rows = zip(ids, places, letters, strict=True)
+    notes = [Experience(f"G{id}", f"{place} {x}") for id, place, x in rows]
+    return ExperienceLibrary(tuple(notes), next_id=MOST_IDS)
 
 
 def draw_attempts(rng: Random, offer: Offer, method: TfGrpo) -> list[Attempt]:
@@ -110,7 +109,7 @@ def draw_attempts(rng: Random, offer: Offer, method: TfGrpo) -> list[Attempt]:
 
 def draw_compared(rng: Random, split: str, method: TfGrpo, tasks: int) -> Compared:
     """``tasks`` tasks of one world of ``split``, each with its attempts."""
-    good = good_letters(rng.getrandbits(32), split)
+    good = good_letters(rng.getrandbits(32), held_out=split == "test")
     found: list[tuple[Task, list[Attempt]]] = []
     while len(found) < tasks:
         offer = draw_offer(rng, good, size=rng.choice(SIZES), richest=RICHEST)
@@ -124,7 +123,12 @@ def draw_asked(rng: Random, split: str, kind: str) -> tuple[Message, ...]:
     """A prompt of ``kind``, as the method writes it."""
     desk = IdealDesk(draw_library(rng), rng)
     if kind == "act":
-        offer = draw_offer(rng, frozenset(LETTERS[:6]), size=rng.choice(SIZES), richest=RICHEST)
+        offer = draw_offer(
+            rng,
+            good_letters(rng.getrandbits(32), held_out=split == "test"),
+            size=rng.choice(SIZES),
+            richest=RICHEST,
+        )
         opening: tuple[Message, ...] = ({"role": "user", "content": offer.text},)
         notes = desk.library.render()
         return NOTES.place_library(opening, notes) if notes else opening
@@ -155,7 +159,7 @@ class WorthCorpus:
     """Chats in worlds of the splits ``train`` and ``dev``. An answer earns 1 where the ideal player might give it, and is
     scored under the name of its kind, too."""
 
-    guesses: bool = True
+    guesses: bool = False
     """Whether lessons are drawn from the posterior where it is open; else only what is certain is said."""
     train_tasks: int = 60000
     dev_tasks: int = 1000

@@ -1,64 +1,52 @@
 """An ideal player of every role of Training-Free GRPO on ``evidence.worth``: what it answers to each of the method's prompts.
 
-It reads nothing but the prompt. The tiny models of the evidence imitate it, and tests play it through the method.
+It reads nothing but the prompt. The small models of the evidence imitate it, and tests play it through the method.
 
-    act       a letter that a note calls good; else one that no note calls bad; else any
-    compare   more 0.4 F less 0.3 C <experiences> 1. F good 2. C bad </experiences>
-    propose   for each lesson ADD, UPDATE (a note about this letter says the opposite) or NONE (says the same)
-    plan      for each letter what most proposals about it say; nothing where as many say the opposite
+    act       the letter that a note names for the place, if it is offered; else any letter
+    compare   more 0.4 F less 0.3 C <experiences> 1. goal F </experiences>
+    propose   for each lesson ADD, UPDATE (a note names another letter) or NONE (the same one)
+    plan      for each place what most proposals say
 
-The editor's operations have the words that the embedded model ``notes`` knows (``kolb.models.notes.editing``).
+The editor's operations are those that the embedded model ``notes`` was taught (``kolb.models.notes.editing``).
 
 To compare is to infer. Which of the offered letters is good has a posterior, given letters and rewards (the prior is uniform,
-and so is the richness). Two rewards that differ make it certain. Where it is not, the ideal player guesses: it draws the good
-letter from the posterior, so that ``X good`` is said of a letter with just the probability that it is good. Or, if it does
-not guess, it says what is certain and nothing else. Either way a single attempt is made the most of.
+and so is the richness). Two rewards that differ make it certain. The ideal player says what is certain and nothing else, so
+a single attempt is made the most of and nothing false is ever noted. One that ``guesses`` draws the good letter from the
+posterior where it is open. Asked for lessons without any attempt, both guess: there is nothing else to say.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 
-from evidence.worth import LETTERS, NOTES
-from kolb.models.notes.editing import list_text, operation_text
+from evidence.worth import NOTES, PLACES
+from kolb.envs.grid_cells import LETTERS
+from kolb.memory.library import ExperienceLibrary
+from kolb.memory.proposals import Proposal
+from kolb.models.notes.editing import MOST_IDS, list_text, planned, proposed
 from kolb.types import Experience
 
-VERDICTS = ("good", "bad")
 ATTEMPT = re.compile(r"\(reward ([\d.]+)\):\s+## Turn 1\s+The agent: (\w)")
-NOTE = re.compile(r"\[(G\d+)\]\. (\w) (good|bad)")
-LESSON = re.compile(r"\d+\. (\w) (good|bad)")
-PROPOSAL = re.compile(r"\((\d+)\) (?:revise: )?(\w) (good|bad)")
+OFFER = re.compile(r"offer (\w+)((?: [A-L])+)")
+NOTE = re.compile(r"\[(G\d+)\]\. (\w+ [A-L])\b")
+LESSON = re.compile(r"\d+\. (\w+) ([A-L])\b")
+PROPOSAL = re.compile(r"\((\d+)\) (?:revise: )?(\w+ [A-L])\b")
 
 Scored = Sequence[tuple[str, float]]
 """Letters that were said at one task, and what they earned; those without a known reward left out."""
 
 
-@dataclass(frozen=True)
-class Note:
-    id: str
-    letter: str
-    verdict: str
-
-    @property
-    def entry(self) -> Experience:
-        return Experience(self.id, f"{self.letter} {self.verdict}")
+def notes_in(text: str) -> ExperienceLibrary:
+    found = tuple(Experience(*row) for row in NOTE.findall(text))
+    return ExperienceLibrary(found, next_id=MOST_IDS)
 
 
-def notes_in(text: str) -> list[Note]:
-    return [Note(*found) for found in NOTE.findall(text)]
-
-
-# --------------------------------------------------------------------------------------------- act
-
-
-def choices(notes: Sequence[Note], offered: Sequence[str]) -> list[str]:
+def choices(notes: ExperienceLibrary, place: str, offered: Sequence[str]) -> list[str]:
     """The letters among which an agent with these notes has no preference."""
-    told = {v: {n.letter for n in notes if n.verdict == v} for v in VERDICTS}
-    good = [x for x in offered if x in told["good"]]
-    return good or [x for x in offered if x not in told["bad"]] or list(offered)
+    named = {e.text.split()[1] for e in notes.experiences if e.text.split()[0] == place}
+    return [x for x in offered if x in named] or list(offered)
 
 
 # ----------------------------------------------------------------------------------------- compare
@@ -82,23 +70,15 @@ def posterior(offered: Sequence[str], scored: Scored, richest: int = 9) -> dict[
     return {good: count / total for good, count in explained.items()}
 
 
-def lessons(offered: Sequence[str], scored: Scored, *, guesses: bool) -> Mapping[str, float]:
+def lessons(
+    place: str, offered: Sequence[str], scored: Scored, *, guesses: bool = False
+) -> Mapping[str, float]:
     """The answers of an ideal comparer, with their probabilities."""
     chances = {x: p for x, p in posterior(offered, scored).items() if p > 0}
     seen = found_in(scored)
-    if seen.startswith("more"):
-        _, _, high, _, _, low = seen.split()
-        return {said(seen, f"{high} good", f"{low} bad"): 1.0}
     if guesses or len(chances) == 1:
-        bad = len(offered) - 1
-        return {
-            said(seen, f"{good} good", f"{other} bad"): p / bad
-            for good, p in chances.items()
-            for other in offered
-            if other != good
-        }
-    surely_bad = [x for x in offered if x not in chances]
-    return {said(seen, f"{x} bad"): 1 / len(surely_bad) for x in surely_bad} or {said(seen): 1.0}
+        return {said(seen, f"{place} {good}"): p for good, p in chances.items()}
+    return {said(seen): 1.0}
 
 
 def found_in(scored: Scored) -> str:
@@ -118,46 +98,28 @@ def said(seen: str, *found: str) -> str:
     return " ".join((seen, "<experiences>", *numbered, "</experiences>"))
 
 
-# -------------------------------------------------------------------------------- propose and plan
-
-
-def proposed(notes: Sequence[Note], new: Sequence[tuple[str, str]]) -> str:
-    """One operation for each of the lessons ``(letter, verdict)``."""
-    known = {n.letter: n.entry for n in notes}
-    return list_text([operation_text(known.get(x), f"{x} {verdict}") for x, verdict in new])
-
-
-def planned(notes: Sequence[Note], proposals: Sequence[tuple[int, str, str]]) -> str:
-    """One operation for each letter on which most of the proposals ``(number, letter, verdict)`` agree, in the order in which they
-    are listed, with their numbers."""
-    known = {n.letter: n.entry for n in notes}
-    rows: list[str] = []
-    for letter in dict.fromkeys(x for _, x, _ in proposals):
-        votes = {v: [n for n, x, said in proposals if (x, said) == (letter, v)] for v in VERDICTS}
-        verdict = max(VERDICTS, key=lambda v: len(votes[v]))
-        if len(votes["good"]) != len(votes["bad"]):
-            rows.append(operation_text(known.get(letter), f"{letter} {verdict}", votes[verdict]))
-    return list_text(rows)
-
-
 # ------------------------------------------------------------------------------------- all of them
 
 
-def answers(system: str, user: str, *, guesses: bool = True) -> Mapping[str, float]:
+def answers(system: str, user: str, *, guesses: bool = False) -> Mapping[str, float]:
     """What may be answered to a prompt, with probabilities. ``system`` is one of the prompts of ``NOTES``, or holds notes."""
-    offered = re.findall(r"\b[A-L]\b", user.partition("offer")[2].partition("</task>")[0])
-    if system == NOTES.prompts.comparison:
-        scored = [(letter, float(reward)) for reward, letter in ATTEMPT.findall(user)]
-        if not offered:
-            return lessons(LETTERS, (), guesses=guesses)
-        return lessons(offered, [(x, r) for x, r in scored if x in offered], guesses=guesses)
     if system == NOTES.prompts.proposals:
         library, _, new = user.partition("<lessons>")
-        return {proposed(notes_in(library), LESSON.findall(new)): 1.0}
+        return {list_text(proposed(notes_in(library), dict(LESSON.findall(new)))): 1.0}
     if system == NOTES.prompts.plan:
-        found = [(int(n), letter, verdict) for n, letter, verdict in PROPOSAL.findall(user)]
-        return {planned(notes_in(user), found): 1.0}
-    letters = choices(notes_in(system), offered)
+        found = [Proposal("add", text) for _, text in PROPOSAL.findall(user)]
+        numbers = [int(n) for n, _ in PROPOSAL.findall(user)]
+        in_order = [p for _, p in sorted(zip(numbers, found, strict=True), key=lambda row: row[0])]
+        return {list_text(planned(notes_in(user), in_order)[0]): 1.0}
+    offer = OFFER.search(user)
+    if offer is None:
+        tips = [said("nothing", f"{place} {x}") for place in PLACES for x in LETTERS]
+        return dict.fromkeys(tips, 1 / len(tips))
+    place, offered = offer[1], offer[2].split()
+    if system == NOTES.prompts.comparison:
+        scored = [(letter, float(reward)) for reward, letter in ATTEMPT.findall(user)]
+        return lessons(place, offered, [s for s in scored if s[0] in offered], guesses=guesses)
+    letters = choices(notes_in(system), place, offered)
     return {letter: 1 / len(letters) for letter in letters}
 
 
