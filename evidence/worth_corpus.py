@@ -34,9 +34,11 @@ from kolb.types import (
     derive_seed,
 )
 
-KINDS = {"act": 0.3, "compare": 0.4, "propose": 0.1, "plan": 0.2}
+KINDS = {"act": 0.3, "compare": 0.45, "propose": 0.1, "plan": 0.15}
 """Of the corpus."""
 MOST_ATTEMPTS, MOST_TASKS, RICHEST = 5, 5, 9
+TOLD = 0.6
+"""Of the chats in which the agent acts: a note names one of the letters for the place."""
 SIZES = (3, 3, 5)
 """Of offers, as often as they stand here."""
 
@@ -80,12 +82,15 @@ def answers_to(messages: Sequence[Message], *, guesses: bool = False) -> Mapping
 # ------------------------------------------------------------------------------- what is made up
 
 
-def draw_library(rng: Random) -> ExperienceLibrary:
-    """Notes on some of the places, right or wrong, in any order and under any ids."""
+def draw_library(rng: Random, offer: Offer | None = None) -> ExperienceLibrary:
+    """Notes on some of the places, right or wrong, in any order and under any ids; mostly one that is of use for ``offer``."""
     places = rng.sample(PLACES, rng.randint(0, len(PLACES)))
-    letters, ids = rng.sample(LETTERS, len(places)), rng.sample(range(MOST_IDS), len(places))
-    rows = zip(ids, places, letters, strict=True)
-    notes = [Experience(f"G{id}", f"{place} {x}") for id, place, x in rows]
+    named = dict(zip(places, rng.sample(LETTERS, len(places)), strict=True))
+    if offer is not None and rng.random() < TOLD:
+        named[offer.place] = rng.choice(offer.letters)
+    ids = rng.sample(range(MOST_IDS), len(named))
+    rows = zip(ids, named.items(), strict=True)
+    notes = [Experience(f"G{id}", f"{place} {x}") for id, (place, x) in rows]
     return ExperienceLibrary(tuple(notes), next_id=MOST_IDS)
 
 
@@ -121,7 +126,6 @@ def draw_compared(rng: Random, split: str, method: TfGrpo, tasks: int) -> Compar
 
 def draw_asked(rng: Random, split: str, kind: str) -> tuple[Message, ...]:
     """A prompt of ``kind``, as the method writes it."""
-    desk = IdealDesk(draw_library(rng), rng)
     if kind == "act":
         offer = draw_offer(
             rng,
@@ -130,9 +134,9 @@ def draw_asked(rng: Random, split: str, kind: str) -> tuple[Message, ...]:
             richest=RICHEST,
         )
         opening: tuple[Message, ...] = ({"role": "user", "content": offer.text},)
-        notes = desk.library.render()
+        notes = draw_library(rng, offer).render()
         return NOTES.place_library(opening, notes) if notes else opening
-    method = rng.choice(ARMS)
+    desk, method = IdealDesk(draw_library(rng), rng), rng.choice(ARMS)
     tasks = rng.randint(1, MOST_TASKS) if kind == "plan" else 1
     world: Any = desk
     groups = at_once(method.comparisons(draw_compared(rng, split, method, tasks), world))
