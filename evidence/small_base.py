@@ -36,8 +36,6 @@ class Start:
     words: Sequence[str]
     chat: str = WORD_CHAT
     shape: dict[str, Any] = field(default_factory=dict)
-    parts: Callable[[str], Sequence[str]] | None = None
-    """What a word is made of. Its vectors begin as the sum of theirs, so that words with a part in common begin alike."""
 
     def write(self, folder: Path, seed: int) -> None:
         """A Hugging Face folder with random weights. The same seed gives the same bytes."""
@@ -51,24 +49,8 @@ class Start:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = LlamaForCausalLM(config)
-            if self.parts is not None:
-                vectors = sums_of_parts(
-                    list(map(self.parts, tokenizer.convert_ids_to_tokens(range(len(tokenizer))))),
-                    config.hidden_size,
-                    config.initializer_range,
-                )
-                model.get_input_embeddings().weight.data.copy_(vectors)
-                model.get_output_embeddings().weight.data.copy_(vectors)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-
-
-def sums_of_parts(words: Sequence[Sequence[str]], width: int, std: float) -> torch.Tensor:
-    """float32 [words, width]: for each word the sum of its parts' random vectors, scaled to ``std``."""
-    parts = sorted({part for word in words for part in word})
-    known = dict(zip(parts, torch.randn(len(parts), width), strict=True))
-    rows = [torch.stack([known[part] for part in word]).sum(0) / len(word) ** 0.5 for word in words]
-    return std * torch.stack(rows)
 
 
 def build(folder: Path, path: Path, sets: Sets, write: Callable[[Path, int], None]) -> None:

@@ -1,61 +1,55 @@
 """The controlled task of the evidence for Training-Free GRPO: what one attempt cannot tell and several can.
 
-Of twelve letters a hidden half is worth more: that is the world, and ``seed`` names it. A task offers three letters (or
-another number), one of them of the better half, and the agent says one:
+At each of four places one letter of twelve is worth more than the others: that is the world, and ``seed`` names it. A task
+offers three letters (or another number) at a place, the good one among them, and the agent says one:
 
-    offer F C A  ->  F
+    offer goal F C A  ->  F
 
 It earns ``(richness + worth) / 10``. ``worth`` is 1 for the good letter, else 0. ``richness``, a whole number from 0 to 9, is
 drawn for each task and hidden. So one reward says next to nothing: only 0 (surely a bad letter) and 1 (surely the
 good one) tell, in one attempt of ten. Two attempts at one task that differ in reward tell all, whatever the
 richness is: a baseline of the task's own is why GRPO has groups. Without rewards nothing can be told.
 
-The score ``success`` is whether the good letter was said. With ``richest = 0`` it is also the reward.
+The score ``success`` is whether the good letter was said. With ``richest = 0`` it is also the reward. The places have the
+names that the embedded model ``notes`` knows; they mean nothing here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 
-from kolb.envs.base import SPLITS, Replayable, hashed_split
+from kolb.envs.base import SPLITS, Replayable
+from kolb.envs.grid_cells import LETTERS
+from kolb.envs.grid_lessons import is_held_out
 from kolb.errors import RecipeError, at_least, nearest
-from kolb.methods.tf_grpo import METHOD
-from kolb.methods.tf_grpo_prompts import Prompts
+from kolb.models.notes.attempts import GAME, ROLES
+from kolb.models.notes.prompts import NOTES as KNOWN
+from kolb.models.notes.prompts import TOLD
 from kolb.types import Environment, Message, StepResult, Task, derive_seed
 
-LETTERS = tuple("ABCDEFGHIJKL")
-MOST_OFFERED = 1 + len(LETTERS) // 2
-"""With one good letter among them."""
+PLACES = ROLES
 
 NOTES = replace(
-    METHOD,
-    prompts=Prompts(
-        agent="",
-        wanted="",
-        heading="notes",
-        summary="",
-        comparison="compare",
-        tips="compare",
-        proposals="propose",
-        plan="plan",
-        critique="",
-        merging="",
+    TOLD,
+    prompts=replace(
+        KNOWN, comparison="compare attempts : what is better ?", tips="compare attempts : what is better ?"
     ),
     summarises=False,
-    lessons_per_group=2,
-    note_tokens=320,
-)
-"""The method with prompts of one word, for the models of ``evidence.worth_base``. No call is made of an empty prompt: an
-attempt is short enough to be compared as it is, and nothing is merged."""
+    lessons_per_group=1,
+    note_tokens=200,
+)  # fmt: skip
+"""The method with the prompts of the embedded model ``notes``, from which ``evidence.worth_base`` starts. An attempt is short
+enough to be compared as it is."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """One task: the letters in the order shown, the good one among them, and how rich it is."""
+    """One task: the place, the letters in the order shown, the good one among them, and how rich it is."""
 
+    place: str
     letters: tuple[str, ...]
     good: str
     richness: int
@@ -63,34 +57,34 @@ class Offer:
 
     @property
     def text(self) -> str:
-        return " ".join(("offer", *self.letters))
+        return " ".join(("offer", self.place, *self.letters))
 
     def reward(self, letter: str) -> float:
         return (self.richness + (letter == self.good)) / self.scale
 
 
 @lru_cache(maxsize=4096)
-def good_letters(seed: int, split: str) -> frozenset[str]:
-    """The better half in world ``seed``. The halves are divided among the splits, by a hash: agents learn in
-    those of ``test``, and no model is taught with them."""
+def good_letters(seed: int, *, held_out: bool) -> Mapping[str, str]:
+    """The good letter of each place in world ``seed``. Agents learn in held-out worlds: the model was taught with no such
+    assignment of letters, neither here nor as ``notes``."""
     rng = Random(derive_seed("worth", seed))
     while True:
-        good = frozenset(rng.sample(LETTERS, len(LETTERS) // 2))
-        if hashed_split("worth", *sorted(good)) == split:
+        good = dict(zip(PLACES, rng.sample(LETTERS, len(PLACES)), strict=True))
+        if is_held_out(GAME, good) == held_out:
             return good
 
 
-def offer_split(letters: Sequence[str]) -> str:
-    """A third of all sets of letters each: in a tenth of them some good letter might be missing."""
-    return SPLITS[derive_seed("offer", *sorted(letters)) % len(SPLITS)]
+def offer_split(place: str, letters: Sequence[str]) -> str:
+    """A third of all sets of letters at a place each."""
+    return SPLITS[derive_seed("offer", place, *sorted(letters)) % len(SPLITS)]
 
 
-def draw_offer(rng: Random, good: frozenset[str], *, size: int, richest: int) -> Offer:
-    """One letter of ``good`` among ``size``, in any order."""
-    right = rng.choice(sorted(good))
-    others = rng.sample(sorted(set(LETTERS) - good), size - 1)
-    letters = tuple(rng.sample([right, *others], size))
-    return Offer(letters, right, rng.randint(0, richest), richest + 1)
+def draw_offer(rng: Random, good: Mapping[str, str], *, size: int, richest: int) -> Offer:
+    """Any place, with its good letter among ``size``, in any order."""
+    place = rng.choice(PLACES)
+    others = rng.sample([x for x in LETTERS if x != good[place]], size - 1)
+    letters = tuple(rng.sample([good[place], *others], size))
+    return Offer(place, letters, good[place], rng.randint(0, richest), richest + 1)
 
 
 @dataclass(frozen=True)
@@ -107,8 +101,8 @@ class Worth:
     def __post_init__(self) -> None:
         at_least(1, train=self.train_tasks, dev=self.dev_tasks, test=self.test_tasks)
         at_least(0, richest=self.richest)
-        if not 2 <= self.offered <= MOST_OFFERED:
-            raise RecipeError(f"offered = {self.offered}: expected 2 to {MOST_OFFERED} letters")
+        if not 2 <= self.offered <= len(LETTERS):
+            raise RecipeError(f"offered = {self.offered}: expected 2 to {len(LETTERS)} letters")
 
     def tasks(self, split: str) -> Sequence[Task]:
         if split not in SPLITS:
@@ -121,10 +115,10 @@ class Worth:
 
     def offer(self, task: Task) -> Offer:
         """Drawn from the task's seed."""
-        rng, good = Random(task.seed), good_letters(self.seed, "test")
+        rng, good = Random(task.seed), good_letters(self.seed, held_out=True)
         while True:
             offer = draw_offer(rng, good, size=self.offered, richest=self.richest)
-            if offer_split(offer.letters) == task.tags["split"]:
+            if offer_split(offer.place, offer.letters) == task.tags["split"]:
                 return offer
 
     def environment(self, task: Task) -> Environment:

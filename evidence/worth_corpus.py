@@ -6,25 +6,26 @@ and attempts made up at random. So a prompt that is learnt from and a prompt in 
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from evidence.worth import LETTERS, NOTES, Offer, draw_offer, good_letters
-from evidence.worth_notes import VERBS, answers, draw
+from evidence.worth import NOTES, PLACES, Offer, draw_offer, good_letters
+from evidence.worth_notes import answers, draw
 from kolb.credit.votes import majority
 from kolb.envs.base import SPLITS, Replayable
+from kolb.envs.grid_cells import LETTERS
 from kolb.errors import RecipeError, at_least, nearest
 from kolb.memory.library import ExperienceLibrary
 from kolb.methods.tf_grpo import Compared, TfGrpo
 from kolb.methods.tf_grpo_prompts import Attempt
+from kolb.models.notes.desk import Desk, at_once
+from kolb.models.notes.editing import MOST_IDS
 from kolb.types import (
     Completion,
     Environment,
-    EpisodeMaker,
     Experience,
-    Group,
     Message,
     StepResult,
     Task,
@@ -33,25 +34,21 @@ from kolb.types import (
     derive_seed,
 )
 
-KINDS = {"act": 0.25, "compare": 0.3, "propose": 0.15, "plan": 0.3}
+KINDS = {"act": 0.3, "compare": 0.45, "propose": 0.1, "plan": 0.15}
 """Of the corpus."""
-IDS, MOST_NUMBERS, MOST_ATTEMPTS, MOST_TASKS, RICHEST = 24, 13, 5, 6, 9
+MOST_ATTEMPTS, MOST_TASKS, RICHEST = 5, 5, 9
+TOLD = 0.6
+"""Of the chats in which the agent acts: a note names one of the letters for the place."""
 SIZES = (3, 3, 5)
 """Of offers, as often as they stand here."""
 
-LESSONS = tuple(f"{verb}-{x}" for verb in VERBS for x in LETTERS)
-TAGS = ("task", "answer", "attempt", "library", "lessons", "new", "experiences")
-NUMBERS = tuple(range(1, MOST_NUMBERS))
+TENTHS = tuple(f"{n / 10:g}" for n in range(RICHEST + 2))
+REWARDS = tuple(f"{tenth}):" for tenth in TENTHS)
 WORDS = (
-    *LETTERS, *LESSONS, *(f'"{lesson}",' for lesson in LESSONS), *(f"<{end}{t}>" for t in TAGS for end in ("", "/")),
-    *("offer", "notes", "compare", "propose", "plan", "None", "[not", "given]", "[REDACTED]"),
-    *("Attempt", "##", "Turn", "The", "agent:", "(its", "answer", "is", "the", "majority's):", "another):", "revise:"),
-    *("(reward", "[REDACTED]):"), *(f"{n / 10:g}):" for n in range(RICHEST + 2)),
-    *map(str, NUMBERS), *(f"({n})" for n in NUMBERS), "1.", "2.",
-    *(f"[G{n}]." for n in range(IDS)), *(f'"G{n}"{end}' for n in range(IDS) for end in ("", ",")),
-    *("[", "]", "}", ",", '{"content":', '"operation":', '"id":', '"from":'),
-    *(f'"{word}"{end}' for word in ("ADD", "UPDATE", "NONE") for end in ("", ",")),
+    *("offer", "better", "more", "less", "nothing", "same", "(its", "answer", "the", "majority's):", "another):"),
+    *TENTHS, *REWARDS,
 )  # fmt: skip
+"""Beside those that the embedded model ``notes`` knows; some of these it knows as well."""
 
 ARMS = (
     *(NOTES,) * 7,
@@ -62,53 +59,39 @@ ARMS = (
 """How often what is known of the attempts: their rewards, nothing, the majority; and that there are none."""
 
 
-@dataclass
-class Desk:
-    """As much of a World as the method's questions need: the ideal player answers, and every question is kept."""
+class IdealDesk(Desk):
+    """The ideal player answers, and every question is kept."""
 
-    library: ExperienceLibrary
-    rng: Random
-    step: int = 0
-    asked: dict[str, list[tuple[Message, ...]]] = field(default_factory=dict)
-
-    async def groups(
-        self, tasks: Sequence[Task], size: int, make: EpisodeMaker, *, kind: str = "attempt"
-    ) -> list[Group]:
-        return [Group(t, tuple([await make(t, i) for i in range(size)]), kind) for t in tasks]
+    def __init__(self, library: ExperienceLibrary, rng: Random) -> None:
+        super().__init__(library)
+        self.rng = rng
 
     async def ask(
-        self, role: str, messages: Sequence[Message], *, name: str = "", **_: Any
+        self, role: str, messages: Sequence[Message], *, task: Task, name: str = "", **options: Any
     ) -> Trajectory:
-        said = draw(self.rng, answers_to(messages))
-        self.asked.setdefault(name, []).append(tuple(messages))
-        return Trajectory(role, turns=(Turn(tuple(messages), Completion(said)),), name=name)
+        self.asked.setdefault(name, list(messages))
+        said = Completion(draw(self.rng, answers_to(messages)))
+        return Trajectory(role, turns=(Turn(tuple(messages), said),), name=name)
 
 
-def answers_to(messages: Sequence[Message], *, guesses: bool = True) -> Mapping[str, float]:
+def answers_to(messages: Sequence[Message], *, guesses: bool = False) -> Mapping[str, float]:
     texts = {str(m["role"]): str(m["content"]) for m in messages}
     return answers(texts.get("system", ""), texts["user"], guesses=guesses)
-
-
-def at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a coroutine in which nothing waits."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        return done.value
-    raise RuntimeError("a coroutine of the corpus waits for something; it must not")
 
 
 # ------------------------------------------------------------------------------- what is made up
 
 
-def draw_library(rng: Random) -> ExperienceLibrary:
-    """Notes on some of the letters, right or wrong, in any order and under any ids."""
-    size = rng.randint(0, len(LETTERS))
-    letters, ids = rng.sample(LETTERS, size), rng.sample(range(IDS), size)
-    notes = [
-        Experience(f"G{id}", f"{rng.choice(VERBS)}-{x}") for id, x in zip(ids, letters, strict=True)
-    ]
-    return ExperienceLibrary(tuple(notes), next_id=IDS)
+def draw_library(rng: Random, offer: Offer | None = None) -> ExperienceLibrary:
+    """Notes on some of the places, right or wrong, in any order and under any ids; mostly one that is of use for ``offer``."""
+    places = rng.sample(PLACES, rng.randint(0, len(PLACES)))
+    named = dict(zip(places, rng.sample(LETTERS, len(places)), strict=True))
+    if offer is not None and rng.random() < TOLD:
+        named[offer.place] = rng.choice(offer.letters)
+    ids = rng.sample(range(MOST_IDS), len(named))
+    rows = zip(ids, named.items(), strict=True)
+    notes = [Experience(f"G{id}", f"{place} {x}") for id, (place, x) in rows]
+    return ExperienceLibrary(tuple(notes), next_id=MOST_IDS)
 
 
 def draw_attempts(rng: Random, offer: Offer, method: TfGrpo) -> list[Attempt]:
@@ -131,7 +114,7 @@ def draw_attempts(rng: Random, offer: Offer, method: TfGrpo) -> list[Attempt]:
 
 def draw_compared(rng: Random, split: str, method: TfGrpo, tasks: int) -> Compared:
     """``tasks`` tasks of one world of ``split``, each with its attempts."""
-    good = good_letters(rng.getrandbits(32), split)
+    good = good_letters(rng.getrandbits(32), held_out=split == "test")
     found: list[tuple[Task, list[Attempt]]] = []
     while len(found) < tasks:
         offer = draw_offer(rng, good, size=rng.choice(SIZES), richest=RICHEST)
@@ -143,20 +126,24 @@ def draw_compared(rng: Random, split: str, method: TfGrpo, tasks: int) -> Compar
 
 def draw_asked(rng: Random, split: str, kind: str) -> tuple[Message, ...]:
     """A prompt of ``kind``, as the method writes it."""
-    desk = Desk(draw_library(rng), rng)
     if kind == "act":
-        offer = draw_offer(rng, frozenset(LETTERS[:6]), size=rng.choice(SIZES), richest=RICHEST)
+        offer = draw_offer(
+            rng,
+            good_letters(rng.getrandbits(32), held_out=split == "test"),
+            size=rng.choice(SIZES),
+            richest=RICHEST,
+        )
         opening: tuple[Message, ...] = ({"role": "user", "content": offer.text},)
-        notes = desk.library.render()
+        notes = draw_library(rng, offer).render()
         return NOTES.place_library(opening, notes) if notes else opening
-    method = rng.choice(ARMS)
+    desk, method = IdealDesk(draw_library(rng), rng), rng.choice(ARMS)
     tasks = rng.randint(1, MOST_TASKS) if kind == "plan" else 1
     world: Any = desk
     groups = at_once(method.comparisons(draw_compared(rng, split, method, tasks), world))
     at_once(method.reconciliation(groups, world))
     calls = {"compare": "lessons", "propose": "proposals", "plan": "plan-1"}
     asked = desk.asked.get(calls[kind])
-    return asked[0] if asked else draw_asked(rng, split, kind)
+    return tuple(asked) if asked else draw_asked(rng, split, kind)
 
 
 # --------------------------------------------------------------------------------------- the corpus
@@ -176,7 +163,7 @@ class WorthCorpus:
     """Chats in worlds of the splits ``train`` and ``dev``. An answer earns 1 where the ideal player might give it, and is
     scored under the name of its kind, too."""
 
-    guesses: bool = True
+    guesses: bool = False
     """Whether lessons are drawn from the posterior where it is open; else only what is certain is said."""
     train_tasks: int = 60000
     dev_tasks: int = 1000

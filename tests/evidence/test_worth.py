@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from evidence.small_base import sums_of_parts
-from evidence.worth import NOTES, Offer, Worth, good_letters, offer_split
-from evidence.worth_base import START, build, parts
-from evidence.worth_corpus import KINDS, WORDS, WorthCorpus, answers_to
-from evidence.worth_notes import Note, answers, choices, draw, lessons, planned, posterior, proposed
+from evidence.worth import NOTES, PLACES, Offer, Worth, good_letters, offer_split
+from evidence.worth_base import build, write_start
+from evidence.worth_corpus import KINDS, WorthCorpus, answers_to
+from evidence.worth_notes import answers, choices, draw, lessons, notes_in, posterior
 from kolb import recipe
 from kolb.engines.scripted import Scripted
 from kolb.envs.checker import check
@@ -28,6 +27,7 @@ from kolb.types import Message, StepResult
 
 RECIPE = Path(__file__).parents[2] / "evidence" / "tf_grpo_worth.toml"
 OFFERED = ("A", "B", "C")
+COMPARE = NOTES.prompts.comparison
 TENTHS = [n / 10 for n in range(11)]
 
 
@@ -37,7 +37,7 @@ TENTHS = [n / 10 for n in range(11)]
 def tell(source: Worth, message: str) -> StepResult:
     task = source.tasks("train")[0]
     offer = source.offer(task)
-    [bad, _] = [x for x in offer.letters if x != offer.good]
+    bad = next(x for x in offer.letters if x != offer.good)
 
     async def attempt() -> StepResult:
         world = source.environment(task)
@@ -48,9 +48,9 @@ def tell(source: Worth, message: str) -> StepResult:
 
 
 def test_the_good_letter_earns_a_tenth_more_than_any_other_and_is_the_success() -> None:
-    offer = Offer(OFFERED, good="B", richness=4)
+    offer = Offer("goal", OFFERED, good="B", richness=4)
     assert [offer.reward(x) for x in OFFERED] == [0.4, 0.5, 0.4]
-    rich, poor = Offer(OFFERED, "B", 9), Offer(OFFERED, "B", 0)
+    rich, poor = Offer("goal", OFFERED, "B", 9), Offer("goal", OFFERED, "B", 0)
     assert (rich.reward("B"), rich.reward("A"), poor.reward("B"), poor.reward("A")) == (
         1,
         0.9,
@@ -72,28 +72,29 @@ def test_a_reward_alone_says_next_to_nothing_over_the_tasks_of_a_world() -> None
     offers = [source.offer(t) for t in source.tasks("train")]
     by_reward: Counter[float] = Counter(o.richness / 10 for o in offers)
     assert all(by_reward[n / 10] == pytest.approx(400, abs=80) for n in range(10))
-    assert all(sum(x in good_letters(0, "test") for x in o.letters) == 1 for o in offers)
+    good = good_letters(0, held_out=True)
+    assert all(o.good == good[o.place] and o.good in o.letters for o in offers)
 
 
 @pytest.mark.parametrize("offered", [3, 5])
-def test_no_set_of_letters_of_the_evaluation_is_offered_while_notes_are_taken(offered: int) -> None:
+def test_no_offer_of_the_evaluation_is_made_while_notes_are_taken(offered: int) -> None:
     source = Worth(offered=offered, train_tasks=2000, test_tasks=2000)
-    sets = {
-        split: {frozenset(source.offer(t).letters) for t in source.tasks(split)}
-        for split in ("train", "test")
-    }
+    made = {split: [source.offer(t) for t in source.tasks(split)] for split in ("train", "test")}
+    sets = {split: {(o.place, *sorted(o.letters)) for o in found} for split, found in made.items()}
     assert not sets["train"] & sets["test"]
-    assert min(map(len, sets.values())) > 15
-    assert all(offer_split(tuple(s)) == split for split, found in sets.items() for s in found)
-    good = good_letters(0, "test")
-    assert all(set().union(*found) >= good for found in sets.values()), "all good letters are met"
+    assert min(map(len, sets.values())) > 60
+    assert all(offer_split(p, x) == split for split, found in sets.items() for p, *x in found)
+    assert all({o.place for o in found} == set(PLACES) for found in made.values())
 
 
-def test_a_world_is_a_half_of_the_letters_and_no_world_of_the_evidence_is_in_the_corpus() -> None:
-    worlds = {split: {good_letters(s, split) for s in range(300)} for split in ("train", "test")}
-    assert {len(good) for found in worlds.values() for good in found} == {6}
-    assert not worlds["train"] & worlds["test"]
-    assert len({good_letters(s, "test") for s in range(5)}) == 5
+def test_no_world_of_the_evidence_is_in_the_corpus() -> None:
+    held_out, taught = (
+        {tuple(good_letters(s, held_out=is_out).values()) for s in range(300)}
+        for is_out in (True, False)
+    )
+    assert {len(set(world)) for world in held_out | taught} == {4}
+    assert not held_out & taught
+    assert len({tuple(good_letters(s, held_out=True).values()) for s in range(8)}) == 8
 
 
 def test_the_task_and_the_corpus_keep_the_contract_of_environments() -> None:
@@ -102,7 +103,7 @@ def test_the_task_and_the_corpus_keep_the_contract_of_environments() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"offered": 1}, {"offered": 8}, {"richest": -1}, {"train_tasks": 0}]
+    "options", [{"offered": 1}, {"offered": 13}, {"richest": -1}, {"train_tasks": 0}]
 )
 def test_impossible_options_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(RecipeError):
@@ -112,13 +113,10 @@ def test_impossible_options_are_refused(options: dict[str, int]) -> None:
 # ----------------------------------------------------------------------------------- the ideal player
 
 
-def test_an_agent_takes_what_it_is_told_to_and_avoids_what_it_is_told_to_leave() -> None:
-    take, leave = Note("G0", "take", "B"), Note("G7", "leave", "A")
-    assert choices([], OFFERED) == ["A", "B", "C"]
-    assert choices([leave], OFFERED) == ["B", "C"]
-    assert choices([leave, take], OFFERED) == ["B"]
-    assert choices([take, Note("G2", "take", "C")], OFFERED) == ["B", "C"]
-    assert choices([Note("G1", "leave", x) for x in OFFERED], OFFERED) == ["A", "B", "C"]
+def test_an_agent_says_what_a_note_names_for_the_place_if_it_is_offered() -> None:
+    notes = notes_in("[G0]. goal B\n[G7]. hole A")
+    assert choices(notes, "goal", OFFERED) == ["B"]
+    assert choices(notes, "hole", ("B", "C")) == choices(notes, "frozen", ("B", "C")) == ["B", "C"]
 
 
 def test_one_attempt_tells_only_by_a_reward_of_0_or_1() -> None:
@@ -141,7 +139,7 @@ def test_two_attempts_that_differ_tell_all_whatever_the_richness() -> None:
 def test_the_posterior_is_how_often_each_letter_is_good_among_worlds_drawn_at_random() -> None:
     rng, good = Random(0), Counter[tuple[float, bool]]()
     for _ in range(30_000):
-        offer = Offer(OFFERED, rng.choice(OFFERED), rng.randint(0, 9))
+        offer = Offer("goal", OFFERED, rng.choice(OFFERED), rng.randint(0, 9))
         good[offer.reward("A"), offer.good == "A"] += 1
     for reward in TENTHS:
         share = good[reward, True] / (good[reward, True] + good[reward, False])
@@ -149,67 +147,58 @@ def test_the_posterior_is_how_often_each_letter_is_good_among_worlds_drawn_at_ra
 
 
 @pytest.mark.parametrize("result", ["reward [REDACTED]", "its answer is the majority's"])
-def test_without_rewards_every_letter_is_as_likely_whatever_was_said(result: str) -> None:
-    shown = f"<task>\noffer A B C\n</task>\n\nAttempt 1 ({result}):\n## Turn 1\nThe agent: B"
-    told = answers("compare", shown)
-    for x in OFFERED:
-        assert sum(p for text, p in told.items() if f"take-{x}" in text) == pytest.approx(1 / 3)
+def test_without_rewards_nothing_is_certain_and_a_guess_may_be_any_letter(result: str) -> None:
+    shown = f"<task>\noffer goal A B C\n</task>\n\nAttempt 1 ({result}):\n## Turn 1\nThe agent: B"
+    assert answers(COMPARE, shown) == {"nothing <experiences> </experiences>": 1.0}
+    told = answers(COMPARE, shown, guesses=True)
+    third = pytest.approx(1 / 3)
+    assert told == {f"nothing <experiences> 1. goal {x} </experiences>": third for x in OFFERED}
 
 
-def test_without_any_attempt_a_lesson_is_a_guess_about_any_letter() -> None:
-    [_, user] = NOTES.message(NOTES.prompts.comparison, "<attempt>\nNone\n</attempt>")
-    told = answers("compare", str(user["content"]))
-    assert len(told) == 12 * 11
-    assert sum(p for text, p in told.items() if "take-L" in text) == pytest.approx(1 / 12)
+def test_without_any_attempt_a_lesson_is_a_guess_about_any_place_and_letter() -> None:
+    [_, user] = NOTES.message(NOTES.prompts.tips, "<attempt>\nNone\n</attempt>")
+    told = answers(COMPARE, str(user["content"]))
+    assert len(told) == 4 * 12
+    assert sum(p for text, p in told.items() if "goal L" in text) == pytest.approx(1 / 48)
 
 
-def test_lessons_are_drawn_from_the_posterior_so_that_a_guess_is_as_often_right_as_it_can_be() -> (
-    None
-):
-    told = lessons(OFFERED, [("B", 0.4)], guesses=True)
-    assert len(told) == 6
-    assert sum(p for text, p in told.items() if "take-B" in text) == pytest.approx(1 / 3)
-    assert sum(p for text, p in told.items() if "leave-B" in text) == pytest.approx(1 / 3)
-    sure = "<experiences> 1. take-B 2. leave-{} </experiences>"
+def test_what_is_certain_is_said_and_what_is_open_is_drawn_from_the_posterior_or_left_out() -> None:
+    open_ = [("B", 0.4)]
+    assert lessons("goal", OFFERED, open_) == {"same 0.4 <experiences> </experiences>": 1.0}
+    third = pytest.approx(1 / 3)
+    assert list(lessons("goal", OFFERED, open_, guesses=True).values()) == [third] * 3
     for guesses in (True, False):
-        told = lessons(OFFERED, [("B", 0.5), ("C", 0.4)], guesses=guesses)
-        assert told == {sure.format("A"): 0.5, sure.format("C"): 0.5}
-
-
-def test_who_does_not_guess_says_what_is_certain_and_nothing_else() -> None:
-    assert lessons(OFFERED, [("B", 0.4)], guesses=False) == {"<experiences> </experiences>": 1.0}
-    only = "<experiences> 1. leave-B </experiences>"
-    assert lessons(OFFERED, [("B", 0.0)], guesses=False) == {only: 1.0}
-    assert len(lessons(OFFERED, [("B", 1.0)], guesses=False)) == 2
+        told = lessons("goal", OFFERED, [("C", 0.4), ("B", 0.5)], guesses=guesses)
+        assert told == {"more 0.5 B less 0.4 C <experiences> 1. goal B </experiences>": 1.0}
+        told = lessons("goal", OFFERED, [("C", 0.4), ("A", 0.4)], guesses=guesses)
+        assert told == {"same 0.4 <experiences> 1. goal B </experiences>": 1.0}
+        told = lessons("goal", OFFERED, [("B", 1.0)], guesses=guesses)
+        assert told == {"same 1 <experiences> 1. goal B </experiences>": 1.0}
 
 
 def rows(text: str) -> list[list[Any]]:
     return [
-        [op["operation"], op.get("id", ""), op["content"], op.get("from")]
+        [op["operation"], op["id"], op["content"].strip(), op.get("from")]
         for op in json.loads(text)
     ]
 
 
-NOTES_KNOWN = (Note("G5", "take", "A"), Note("G2", "leave", "B"))
+KNOWN = "<library>\n[G5]. goal A\n  (1) revise: goal C\n  (3) revise: goal C\n[G2]. hole B\n</library>\n\n"
 
 
-def test_each_lesson_is_added_or_turns_a_note_about_its_letter_or_is_known() -> None:
-    new = [("take", "C"), ("leave", "A"), ("leave", "B")]
-    assert rows(proposed(NOTES_KNOWN, new)) == [
-        ["ADD", "", "take-C", None],
-        ["UPDATE", "G5", "leave-A", None],
-        ["NONE", "", "leave-B", None],
+def test_each_lesson_is_added_or_turns_the_note_about_its_place_or_is_known() -> None:
+    new = "<lessons>\n1. frozen D 2. goal C 3. hole B\n</lessons>"
+    [said] = answers(NOTES.prompts.proposals, KNOWN + new)
+    assert rows(said) == [
+        ["UPDATE", "G5", "goal C", None],
+        ["NONE", "G2", "hole B", None],
+        ["ADD", None, "frozen D", None],
     ]
 
 
-def test_the_plan_follows_the_majority_of_each_letter_and_passes_over_a_tie() -> None:
-    told = [(1, "leave", "A"), (2, "take", "C"), (3, "leave", "C"), (4, "take", "C")]
-    tied = [(5, "take", "D"), (6, "leave", "D")]
-    assert rows(planned(NOTES_KNOWN, [*told, *tied])) == [
-        ["UPDATE", "G5", "leave-A", [1]],
-        ["ADD", "", "take-C", [2, 4]],
-    ]
-    assert planned(NOTES_KNOWN, tied) == "[ ]"
+def test_the_plan_has_one_operation_for_each_place_with_the_numbers_behind_it() -> None:
+    [said] = answers(NOTES.prompts.plan, f"{KNOWN}<new>\n(2) frozen D\n</new>")
+    assert rows(said) == [["UPDATE", "G5", "goal C", [1, 3]], ["ADD", None, "frozen D", [2]]]
 
 
 # ----------------------------------------------------------------------- through the method itself
@@ -227,7 +216,7 @@ def player(guesses: bool) -> Scripted:
     return Scripted(answer, gives_tokens=False)
 
 
-def learnt(folder: Path, *sets: str, guesses: bool = True) -> tuple[float, float, list[str]]:
+def learnt(folder: Path, *sets: str, guesses: bool = False) -> tuple[float, float, list[str]]:
     """Success before and after, and the library, of the ideal player."""
     only = (*FAST, f"environments.worth.seed={WORLD}", "stages.notes.evaluation.every=0", *sets)
     result = run(recipe.load(RECIPE, only), folder, engine=player(guesses))
@@ -236,27 +225,25 @@ def learnt(folder: Path, *sets: str, guesses: bool = True) -> tuple[float, float
     return before, after, [e.text for e in result.library.experiences]
 
 
-def share_right(notes: list[str]) -> float:
-    good = good_letters(WORLD, "test")
-    return sum(n.startswith("take") == (n[-1] in good) for n in notes) / len(notes)
+TRUE = {f"{place} {letter}" for place, letter in good_letters(WORLD, held_out=True).items()}
 
 
 def test_an_ideal_player_learns_the_world_from_groups(tmp_path: Path) -> None:
     before, after, notes = learnt(tmp_path / "run")
     assert before == pytest.approx(1 / 3, abs=0.15)
-    assert after > 0.95
-    assert share_right(notes) == 1.0
-    assert len({n[-1] for n in notes}) == len(notes) > 8, "one note for each letter"
+    assert after == 1.0
+    assert set(notes) == TRUE
 
 
-def test_from_single_attempts_all_is_right_if_it_says_what_is_certain_and_not_if_it_guesses(
+def test_from_single_attempts_little_is_learnt_and_all_of_it_true_unless_it_guesses(
     tmp_path: Path,
 ) -> None:
     single = (f"{METHOD}.group_size=1", f"{METHOD}.gate=none", "stages.notes.steps=8")
-    *_, wrong = learnt(tmp_path / "guesses", *single)
-    *_, right = learnt(tmp_path / "certain", *single, guesses=False)
-    assert share_right(right) == 1.0
-    assert share_right(wrong) < 0.9
+    _, _, guessed = learnt(tmp_path / "guesses", *single, guesses=True)
+    _, _, certain = learnt(tmp_path / "certain", *single)
+    assert set(certain) < TRUE
+    assert len(guessed) == 4
+    assert set(guessed) != TRUE
 
 
 # ------------------------------------------------------------------------------------------ corpus
@@ -269,13 +256,16 @@ def chats(source: WorthCorpus) -> list[tuple[str, list[Message]]]:
     return [(source.exercise(t).kind, source.demonstration(t)) for t in tasks]
 
 
-def test_the_corpus_has_the_kinds_in_their_shares_and_no_word_without_a_token() -> None:
+def test_the_corpus_has_the_kinds_in_their_shares_and_no_word_without_a_token(
+    tmp_path: Path,
+) -> None:
     found = chats(WorthCorpus())
     shares = Counter(kind for kind, _ in found)
     assert all(shares[k] / CHATS == pytest.approx(p, abs=0.06) for k, p in KINDS.items())
     said = {w for _, chat in found for m in chat for w in str(m["content"]).split()}
-    assert said <= set(WORDS)
-    assert len(set(WORDS)) == len(WORDS)
+    write_start(tmp_path, seed=0)
+    known = json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"]
+    assert said <= set(known)
 
 
 def test_the_corpus_asks_word_for_word_what_the_method_asks_in_a_run(tmp_path: Path) -> None:
@@ -308,7 +298,8 @@ def shape(messages: list[Message]) -> str:
     """What a prompt looks like, repeated lines and blocks once."""
     text = "\n".join(f"{m['role']}: {m['content']}" for m in messages)
     text = re.sub(r"\b[A-L]\b", "X", re.sub(r"\d+(\.\d+)?", "0", text))
-    text = re.sub(r"take|leave", "do", re.sub(r"offer[ X]+", "offer", text))
+    text = re.sub(r"agent X|goal X|hole X|frozen X", "place X", text)
+    text = re.sub(r"offer place[ X]+", "offer", text)
     text = re.sub(r"majority's\)|another\)", "it)", text)
     return "\n".join(dict.fromkeys(line for line in text.splitlines() if line))
 
@@ -316,8 +307,8 @@ def shape(messages: list[Message]) -> str:
 def test_what_the_corpus_says_is_what_the_ideal_player_says_to_the_same_prompt() -> None:
     for _, (*asked, answer) in chats(WorthCorpus()):
         assert answer["content"] in answers_to(asked)
-    silent = [c for k, c in chats(WorthCorpus(guesses=False)) if k == "compare"]
-    assert any(c[-1]["content"] == "<experiences> </experiences>" for c in silent)
+    silent = [c for k, c in chats(WorthCorpus()) if k == "compare"]
+    assert any(str(c[-1]["content"]).endswith("<experiences> </experiences>") for c in silent)
     assert all("answer" not in answers("", str(c[0]["content"])) for c in silent)
 
 
@@ -339,24 +330,9 @@ def test_a_base_is_built_whole_and_measured_on_every_kind_of_prompt(tmp_path: Pa
 def test_the_same_seed_starts_from_the_same_bytes_and_another_from_others(tmp_path: Path) -> None:
     found = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        START.write(tmp_path / name, seed)
+        write_start(tmp_path / name, seed)
         found.append((tmp_path / name / "model.safetensors").read_bytes())
     assert found[0] == found[1] != found[2]
-
-
-def test_words_with_a_part_in_common_begin_alike(tmp_path: Path) -> None:
-    assert parts('"take-F",') == ["take", "F", '"*-*",']
-    assert (parts("[G3]."), parts("0.4):"), parts("Attempt")) == (
-        ["G3", "[*]."],
-        ["0.4", "*):"],
-        ["Attempt"],
-    )
-    words = [parts(w) for w in ("take-F", "take-A", "leave-A", "offer")]
-    vectors = sums_of_parts(words, width=4096, std=0.5)
-    unit = vectors / vectors.norm(dim=1, keepdim=True)
-    assert float(vectors.std()) == pytest.approx(0.5, abs=0.02)
-    # Two parts of three in common, then one, then none.
-    assert (unit[0] @ unit[1:].T).tolist() == pytest.approx([2 / 3, 1 / 3, 0], abs=0.06)
 
 
 def test_the_recipe_trains_nothing_and_has_the_prompts_that_the_model_was_taught() -> None:
