@@ -1,7 +1,7 @@
 """Training-Free GRPO (arXiv:2510.08191) against its ablations, by frozen models: ``make evidence-tf-grpo``.
 
-Two experiments. On FrozenLake with hidden symbols a single attempt shows what there is to learn. In the task of
-``evidence.worth`` it does not: there attempts must be compared.
+On FrozenLake with hidden symbols a single attempt shows what there is to learn. In the task of ``evidence.worth`` it does not:
+there attempts must be compared.
 """
 
 from __future__ import annotations
@@ -38,12 +38,16 @@ OTHER_NOTES = model(
     ("environments.editing.seed=2", "environments.all.seed=3", "stages.edit.steps=60", "stages.keep.steps=240"),
 )  # fmt: skip
 """It only has to act by a library that it is given, so half of the lessons are enough."""
-WORTH, OTHER_WORTH = (
-    model(
-        name, "evidence.worth_base", worth_base.RECIPE, seed, (f"environments.worth.seed={seed}",)
-    )
-    for seed, name in enumerate(("worth", "other_worth"))
-)
+
+
+def worth_model(name: str, seed: int, *sets: str) -> Base:
+    chosen = (f"environments.worth.seed={seed}", *sets)
+    return model(name, "evidence.worth_base", worth_base.RECIPE, seed, chosen)
+
+
+WORTH, OTHER_WORTH = worth_model("worth", 0), worth_model("other_worth", 1)
+GUESSING = worth_model("guessing", 0, "environments.worth.guesses=true")
+"""Its comparer always says something: what is open it draws from what the attempts leave possible."""
 
 
 def played_by(base: Base) -> Sets:
@@ -132,25 +136,45 @@ OFFERS_ARMS = (*arms(OFFERS_STEPS), VOTE)
 POOR = ("environments.worth.richest=0",)
 """Then the reward is 1 for a success, else 0."""
 
-OFFERS_EXPERIMENT = Experiment(
-    name=OFFERS,
-    recipe=HERE / "tf_grpo_worth.toml",
-    about="""\
-A task in which one attempt tells next to nothing. Of three letters one is worth a tenth more than the others, in this world
-wherever it is offered, but tasks are rich or poor by up to nine tenths and do not say so. Attempts at one task
-that differ in reward tell which letter it is. Each seed is a world of its own, which the model was not taught with. Its
-lessons are guesses from what the shown attempts leave open, so a single attempt is made the most of. In
-the larger tasks five letters are offered. The other model is of the same recipe, from another seed.""",
-    arms=OFFERS_ARMS,
-    quantities=quantities(OFFERS, "score/success", "tasks", OFFERS_ARMS),
-    extras=(
+A_TASK = """\
+A task in which one attempt tells next to nothing. Of three letters that are offered at a place one is worth a tenth more than the
+others, but tasks are rich or poor by up to nine tenths and do not say so. Attempts at one task that differ in reward tell which
+letter it is, and one attempt only if its reward is 1. Each seed is a world of its own, which the model was not taught with."""
+
+
+def offers(name: str, base: Base, about: str, extras: tuple[ExtraSet, ...] = ()) -> Experiment:
+    claimed = quantities(name, "score/success", "tasks", OFFERS_ARMS)
+    return Experiment(
+        name=name,
+        recipe=HERE / "tf_grpo_worth.toml",
+        about=f"{A_TASK}\n{about}",
+        arms=OFFERS_ARMS,
+        quantities=claimed if extras else claimed[:2],
+        extras=extras,
+        of_seed=lambda seed: (*played_by(base), f"environments.worth.seed={seed}"),
+        seeds=SEEDS,
+        budget=budget(OFFERS_STEPS, OFFERS_TASKS),
+        tells_roles=True,
+    )
+
+
+OFFERS_EXPERIMENT = offers(
+    OFFERS,
+    WORTH,
+    """\
+The model's comparer was taught to say what is certain and nothing else, so a single attempt is made the most of. In the larger
+tasks five letters are offered. The other model is of the same recipe, from another seed.""",
+    (
         ExtraSet("size", "Larger tasks", (*POOR, "environments.worth.offered=5")),
         ExtraSet("model", "Another model", (*POOR, *played_by(OTHER_WORTH))),
     ),
-    of_seed=lambda seed: (*played_by(WORTH), f"environments.worth.seed={seed}"),
-    seeds=SEEDS,
-    budget=budget(OFFERS_STEPS, OFFERS_TASKS),
-    tells_roles=True,
+)
+GUESSES_EXPERIMENT = offers(
+    "tf_grpo_worth_guesses",
+    GUESSING,
+    """\
+The same task, by a model whose comparer always gives a lesson, as a language model that is asked for one does: what the attempts
+leave open it guesses, with the chances that they leave.""",
 )
 
 
@@ -177,9 +201,9 @@ effect is in models of billions.""",
         "AIME 2025": ablations(67.9, 67.3, 69.3, 68.9, 73.3),
         "WebWalkerQA": ablations(66.7, 64.7, None, 66.7, 68.6),
     },
-    experiments=(LAKE_EXPERIMENT, OFFERS_EXPERIMENT),
+    experiments=(LAKE_EXPERIMENT, OFFERS_EXPERIMENT, GUESSES_EXPERIMENT),
     notes=HERE / "tf_grpo_notes.md",
-    bases=(OTHER_NOTES, WORTH, OTHER_WORTH),
+    bases=(OTHER_NOTES, WORTH, OTHER_WORTH, GUESSING),
 )
 
 if __name__ == "__main__":

@@ -82,11 +82,12 @@ def test_the_other_models_differ_in_their_seeds_alone_and_are_built_for_the_eval
     built = [job.label for job in base_jobs(EVIDENCE, cells, tmp_path)]
     assert built == ["bases/other_notes", "bases/worth", "bases/other_worth"]
     assert base_jobs(EVIDENCE, [], tmp_path) == []
-    _, one, other = (
+    _, one, other, guessing = (
         recipes.load(b.recipe, placed(b.sets, tmp_path)).resolved for b in EVIDENCE.bases
     )
-    assert (one["seed"], other["seed"]) == (0, 1)
-    assert one["stages"] == other["stages"]
+    assert (one["seed"], other["seed"], guessing["seed"]) == (0, 1, 0)
+    assert one["stages"] == other["stages"] == guessing["stages"]
+    assert one["environments"]["worth"] | {"guesses": True} == guessing["environments"]["worth"]
     for e in BOTH:
         for extra in e.extras:
             recipe = recipe_of(e, e.arms[0])
