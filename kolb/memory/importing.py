@@ -17,7 +17,7 @@ from pathlib import PurePath
 from typing import Any
 
 from kolb.errors import RecipeError, nearest
-from kolb.memory.library import ExperienceLibrary
+from kolb.memory.library import ExperienceLibrary, clean
 from kolb.memory.origins import IMPORTED
 from kolb.types import Experience
 
@@ -52,8 +52,9 @@ def read_library(text: str, name: str, domain: str = "") -> ExperienceLibrary:
             f"{name}: a library is a run's folder, or a file that ends in {', '.join(SAYS)}"
         )
     try:
-        found = lessons_in(text, ending)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        # Editors of Windows put a mark in front, which would hide the first lesson.
+        found = lessons_in(text.removeprefix("\ufeff"), ending)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RecipeError(
             f"{name} cannot be read as lessons ({error}); expected {SAYS[ending]}"
         ) from error
@@ -77,7 +78,7 @@ def lessons_in(text: str, ending: str) -> ExperienceLibrary | dict[str, list[Les
             return {"": lessons_of(data)}
         case ".jsonl":
             found: dict[str, list[Lesson]] = {}
-            for row in (json.loads(line) for line in text.splitlines() if line.strip()):
+            for row in (json.loads(line) for line in text.split("\n") if line.strip()):
                 found.setdefault(str(row.get("domain", "")), []).append(lesson_of(row))
             return found
         case ".yaml" | ".yml":
@@ -102,15 +103,15 @@ def of_domain(found: Mapping[str, list[Lesson]], name: str, domain: str) -> list
 
 
 def as_library(lessons: Sequence[Lesson], name: str) -> ExperienceLibrary:
-    numbers = [int(i[1:]) for i, _, _ in lessons if re.fullmatch(r"G\d+", i)]
-    free = max(numbers, default=-1) + 1
     made: list[Experience] = []
-    for id, text, sources in lessons:
-        made.append(Experience(id or f"G{free}", text, sources or (f"{IMPORTED}{name}",)))
-        free += not id
     try:
+        numbers = [int(i[1:]) for i, _, _ in lessons if re.fullmatch(r"G\d+", i)]
+        free = max(numbers, default=-1) + 1
+        for id, text, sources in lessons:
+            made.append(Experience(id or f"G{free}", text, sources or (f"{IMPORTED}{name}",)))
+            free += not id
         return ExperienceLibrary(tuple(made), version=1, next_id=free)
-    except RecipeError as error:
+    except ValueError as error:  # ids that clash, or a number of more digits than Python reads
         raise RecipeError(f"{name}: {error}") from error
 
 
@@ -133,7 +134,7 @@ def lesson_of(row: Mapping[str, Any]) -> Lesson:
 def checked(text: Any) -> str:
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"{text!r} is not the text of a lesson")
-    return text.strip()
+    return clean(text)
 
 
 def numbered(text: str) -> list[Lesson]:

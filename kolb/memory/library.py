@@ -99,7 +99,7 @@ class ExperienceLibrary:
             return cls(lessons, version=int(data["version"]), next_id=int(data["next_id"]))
         except RecipeError:
             raise
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise RecipeError(
                 f"not an experience library ({type(error).__name__}: {error}); expected the JSON that "
                 "ExperienceLibrary.to_json writes"
@@ -107,7 +107,7 @@ class ExperienceLibrary:
 
     def _after(self, edit: Edit) -> ExperienceLibrary:
         """The library after one edit, its version unchanged; self if the edit changes nothing."""
-        text = _clean(edit.text)
+        text = clean(edit.text)
         if edit.action == "add":
             if not text:
                 return self
@@ -128,7 +128,7 @@ class ExperienceLibrary:
         return replace(self, experiences=revised) if revised != self.experiences else self
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """Without outer blanks, and without half characters, which no UTF-8 file can hold."""
     return text.strip().encode("utf-8", "replace").decode("utf-8")
 
@@ -141,4 +141,4 @@ def _experience(entry: dict[str, Any]) -> Experience:
     id, text, sources = entry["id"], entry["text"], entry["sources"]
     if not isinstance(sources, list) or not all(isinstance(x, str) for x in (id, text, *sources)):
         raise TypeError(f"an entry needs texts for id, text and sources, not {entry}")
-    return Experience(id, text, tuple(sources))
+    return Experience(clean(id), clean(text), tuple(map(clean, sources)))

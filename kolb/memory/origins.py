@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from kolb.memory.library import ExperienceLibrary
 
 FORM = re.compile(
-    r"(?:(?P<run>.+) > )?(?P<task>.+)@(?P<step>\d+)(?::(?P<episodes>\d+(?:,\d+)*))?(?:#\w*)?"
+    r"(?:(?P<run>.+) > )?(?P<task>.+)@(?P<step>\d{1,18})(?::(?P<episodes>\d{1,18}(?:,\d{1,18})*))?(?:#\w*)?"
 )
 
 

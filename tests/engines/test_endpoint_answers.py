@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kolb.engines.endpoint.answers import Answer, Form, answer_from_json
+from kolb.engines.endpoint.cache import RequestCache
 from kolb.engines.endpoint.faults import FAULTS, Fault
-from kolb.engines.endpoint.spending import Tokens
+from kolb.engines.endpoint.spending import Budget, Tokens
 from kolb.errors import RecipeError, SamplerError
 from kolb.types import SamplingParams
 
@@ -181,3 +183,21 @@ def test_an_answer_survives_json() -> None:
     answer = Answer("5", "hm", "length", Tokens(3, 1, 2), (-0.25, -1.0))
     assert answer_from_json(answer.to_json()) == answer
     assert answer_from_json(Answer("").to_json()) == Answer("")
+
+
+def test_a_cache_that_cannot_be_written_says_which_folder_and_what_to_do(tmp_path: Path):
+    (tmp_path / "taken").write_text("a file where the folder should be")
+    cache = RequestCache(tmp_path / "taken", "on")
+    with pytest.raises(RecipeError, match=r"taken cannot be written .* another folder"):
+        cache.put({"seed": 1}, Answer("yes"))
+    assert cache.get({"seed": 1}) is None
+
+
+@pytest.mark.parametrize(
+    "line", ["5", "null", '{"schema": 1}', '{"schema": 1, "tokens": 1e999, "cost": 0}']
+)
+def test_books_that_hold_no_charge_are_refused_in_words(line: str, tmp_path: Path):
+    books = tmp_path / "usage.jsonl"
+    books.write_text(f"{line}\n")
+    with pytest.raises(RecipeError, match="which is no charge"):
+        Budget().keep_books(books)

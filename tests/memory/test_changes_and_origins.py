@@ -111,3 +111,8 @@ def test_outside_its_run_a_source_says_which_run_it_is_of_and_says_it_once():
         *("runs/a > t@1:0", "runs/b > u@2", "imported from x.md", "runs/a > t@1#5"),
     )
     assert outside(named, "runs/c") == named
+
+
+@pytest.mark.parametrize("source", [f"lake@{'9' * 5000}", f"lake@3:0,{'9' * 5000}"])
+def test_a_source_whose_numbers_nobody_could_have_counted_names_no_group(source: str):
+    assert origin_of(source) is None

@@ -158,3 +158,50 @@ def test_the_published_libraries_load():
     assert (size(math), size(web)) == ("27 lessons, 610 words", "46 lessons, 1310 words")
     assert [e.id for e in web.experiences] == [f"G{n}" for n in range(46)]
     assert math.experiences[3].text.startswith("Parallel lines angles: Apply the theorem")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.md", "- **G0** Look first.\n- **G4** Then act.\n"),
+        ("a.txt", "[G0]. Look first.\n[G4]. Then act.\n"),
+        ("a.json", json.dumps(TWO)),
+    ],
+)
+def test_a_byte_order_mark_does_not_hide_the_first_lesson(name: str, text: str):
+    assert texts(read_library(f"\ufeff{text}", name)) == TWO
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", "[" * 100_000),
+        ("a.json", '{"schema": 1, "version": 1e999, "next_id": 0, "experiences": []}'),
+        ("a.json", json.dumps({"G" + "9" * 5000: "Look first."})),
+        ("a.yaml", "&all [*all]"),
+    ],
+)
+def test_a_file_without_end_is_refused_in_words(name: str, text: str):
+    with pytest.raises(RecipeError, match=r"a\.(json|yaml)"):
+        read_library(text, name)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ["half \ud800"],
+        {
+            **{"schema": 1, "version": 1, "next_id": 1},
+            "experiences": [{"id": "G0", "text": "half \ud800", "sources": ["x\ud800@1"]}],
+        },
+    ],
+)
+def test_half_characters_do_not_reach_a_file(data: object):
+    library = read_library(json.dumps(data), "a.json")
+    assert texts(library) == {"G0": "half ?"}
+    assert ExperienceLibrary.from_json(library.to_json().encode().decode()) == library
+
+
+def test_a_line_of_jsonl_may_hold_the_line_ends_of_unicode():
+    row = json.dumps({"text": "one\u2028two\x85three"}, ensure_ascii=False)
+    assert texts(read_library(f"{row}\n", "a.jsonl")) == {"G0": "one\u2028two\x85three"}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kolb.engines.endpoint.answers import Answer, answer_from_json
+from kolb.errors import RecipeError
 
 VERSION = 1
 """Part of every key: raise it when the same request would be read into another Answer."""
@@ -38,9 +39,18 @@ class RequestCache:
             return None
 
     def put(self, request: Mapping[str, Any], answer: Answer) -> None:
+        """Keeps the answer. RecipeError where the folder cannot be written to."""
         if self.mode != "on":
             return
-        path = self._file(request)
+        try:
+            self._write(self._file(request), request, answer)
+        except OSError as error:
+            raise RecipeError(
+                f"engine: the cache in {self.folder} cannot be written ({error}); make room for it there, name "
+                'another folder, or set cache = "read-only" or "off" under [engine]'
+            ) from error
+
+    def _write(self, path: Path, request: Mapping[str, Any], answer: Answer) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Written beside its place and renamed, so that a reader finds all of it or nothing.
         beside = path.with_name(f"{path.name}.tmp-{os.getpid()}")

@@ -160,9 +160,16 @@ def _charge_from(line: str) -> Charge:
         entry: Any = json.loads(line)
     except ValueError:
         return NOTHING
-    if entry.get("schema") != SCHEMA:
+    schema = entry.get("schema") if isinstance(entry, dict) else SCHEMA
+    if schema != SCHEMA:
         raise RecipeError(
-            f"the books of this run have schema {entry.get('schema')!r}, this kolb reads {SCHEMA}; go on with the "
-            "kolb version in the run's env.json"
+            f"the books of this run have schema {schema!r}, this kolb reads {SCHEMA}; go on with the kolb version in "
+            "the run's env.json"
         )
-    return Charge(int(entry["tokens"]), float(entry["cost"]))
+    try:
+        return Charge(int(entry["tokens"]), float(entry["cost"]))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise RecipeError(
+            f"the books of this run hold the line {line[:80]!r}, which is no charge: the file is damaged; put its "
+            "former content back, so that the budget is kept"
+        ) from error
