@@ -5,7 +5,6 @@ lake-7@3:0,2       ... and which of its episodes were compared (``tf_grpo``)
 lake-7@3#1         ... and something of the method's own behind that (the slot of ``erl``)
 RUN > lake-7@3     the same, in another run: the library has left it
 imported from FILE
-
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from kolb.memory.library import ExperienceLibrary
 
+IMPORTED = "imported from "
 FORM = re.compile(
     r"(?:(?P<run>.+) > )?(?P<task>.+)@(?P<step>\d{1,18})(?::(?P<episodes>\d{1,18}(?:,\d{1,18})*))?(?:#\w*)?"
 )
@@ -44,9 +44,6 @@ def origin_of(source: str) -> Origin | None:
         return None
     episodes = tuple(int(i) for i in (found["episodes"] or "").split(",") if i)
     return Origin(found["run"] or "", found["task"], int(found["step"]), episodes)
-
-
-IMPORTED = "imported from "
 
 
 def outside(library: ExperienceLibrary, run: str) -> ExperienceLibrary:

@@ -52,7 +52,6 @@ from kolb.methods.tf_grpo_prompts import (
 )
 from kolb.types import (
     Calls,
-    Edit,
     Episode,
     Group,
     Library,
@@ -255,7 +254,7 @@ class TfGrpo:
         groups, kept = await self.attempted(tasks[:last], world)
         comparisons = await self.comparisons(kept, world)
         groups += [*comparisons, *await self.reconciliation(comparisons, world)]
-        return groups + await self.trial(tasks[last:], self.rules.edits(groups)[0], world)
+        return groups + await self.trial(tasks[last:], groups, world)
 
     async def attempted(self, tasks: Sequence[Task], world: World) -> tuple[list[Group], Compared]:
         """The attempts with their summaries, and those of them that are to be compared."""
@@ -380,9 +379,11 @@ class TfGrpo:
         return await world.groups([comparisons[0].task], 1, plan, kind="reconciliation")
 
     async def trial(
-        self, tasks: Sequence[Task], edits: Sequence[Edit], world: World
+        self, tasks: Sequence[Task], groups: Sequence[Group], world: World
     ) -> list[Group]:
-        """The held-out tasks under the old library and under the new one."""
+        """The held-out tasks under the old library and under the new one, as ``credit`` will make it: their own
+        answers are kept out of it, too."""
+        edits, _ = self.rules.edits([*groups, *(Group(task, (), kind="before") for task in tasks)])
         if not tasks or not edits:
             return []
         before = await self.played(tasks, world, "before")

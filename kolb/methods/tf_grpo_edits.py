@@ -136,7 +136,7 @@ def gains_of(groups: Sequence[Group]) -> list[float]:
 
 
 def is_worse(gains: Sequence[float]) -> bool:
-    """Whether their mean is below 0 by more than one standard error."""
+    """Whether their mean is below 0 by more than one standard error; of a single task any loss is."""
     if not gains:
         return False
     error = stdev(gains) / sqrt(len(gains)) if len(gains) > 1 else 0.0

@@ -34,7 +34,7 @@ from kolb.stage import Stage
 from kolb.types import Completion, Episode, Group, SamplingParams, Task, Trajectory, Turn
 
 ABC = library_of("a", "b", "c")
-MERGE = replace(METHOD, style="merge", lessons_per_group=4)
+MERGE = replace(tf_grpo.PAPER_ERA, lessons_per_group=4)
 
 
 def alike(tasks: str) -> dict[str, list[float]]:
@@ -613,6 +613,18 @@ def test_a_library_that_is_worse_on_the_held_out_tasks_is_refused() -> None:
     (new,) = {t for t in better.model.prompts("after") if "about u" in t}
     assert "[G0]. Lesson of t." in new
     assert not any("Lesson of t." in t for t in better.model.prompts("before"))
+
+
+def test_the_library_that_is_tried_is_the_one_that_is_kept() -> None:
+    answers = {"t": "Napoleon", "u": "Wellington"}
+    worths = {"t": [1, 0], "u": [1, 0]}
+    said = {"plan-1": as_json(add("Ask Wellington."), add("Look first."))}
+    one = played(replace(METHOD, held_out=1), worths, said, answer=answers)
+    assert one.texts == ["Look first."]
+    assert one.metrics["lessons/with_answer"] == 1
+    tried = one.model.prompts("after")
+    assert len(tried) == 2
+    assert all("[G0]. Look first." in text and "Wellington" not in text for text in tried)
 
 
 def test_within_one_standard_error_a_loss_is_noise() -> None:

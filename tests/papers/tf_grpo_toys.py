@@ -50,7 +50,8 @@ class OneWord:
 
 @dataclass(frozen=True)
 class Words:
-    """Attempt ``index`` at a task says ``word INDEX``, and earns the task's reward of that number."""
+    """Attempt ``index`` at a task says ``word INDEX``, and earns the task's reward of that number. ``answer`` is that of
+    every task, or a table by task."""
 
     worths: Worths
     answer: Any = None
@@ -60,7 +61,7 @@ class Words:
         return [
             Task(
                 name,
-                answer=self.answer,
+                answer=self.answer[name] if isinstance(self.answer, Mapping) else self.answer,
                 data={
                     "worths": {f"word {i}": w for i, w in enumerate(row)},
                     "feedback": self.feedback,
