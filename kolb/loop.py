@@ -154,6 +154,7 @@ async def take_step(
 
     running.listeners.activity("updating")
     with clock("update"):
+        running.note_remark(update, stage)
         reports = running.learn(stage, update, groups)
     with clock("publish"):
         running.publish(reports)

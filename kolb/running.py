@@ -260,6 +260,15 @@ class Running:
             if self._remarks[key] == REMARKS_IN_A_ROW:
                 self.listeners.note(f"step {self.at.step + 1}, {REMARKS_IN_A_ROW} in a row: {said}")
 
+    def note_remark(self, update: Update, stage: Stage) -> None:
+        """What a method has to say about its own numbers, at the first of the steps in a row in which it does."""
+        method: Any = stage.method
+        said = method.remark(update.metrics) if hasattr(method, "remark") else ""
+        key = (stage.name, "", method.name)
+        self._remarks[key] = self._remarks.get(key, 0) + 1 if said else 0
+        if self._remarks[key] == 1:
+            self.listeners.note(f"step {self.at.step + 1}: {said}")
+
     def _note_idle(self, groups: Sequence[Group], *, was_idle: bool) -> None:
         self.at.idle_steps = self.at.idle_steps + 1 if was_idle else 0
         if was_idle:

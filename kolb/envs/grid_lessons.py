@@ -67,8 +67,36 @@ ASK_PLAN = "what to do ?"
 LARGEST = 9
 
 
+class LessonSource:
+    """A corpus of ``count`` chats per split, drawn from ``seed``; ``shares`` are of kinds of lessons."""
+
+    count: int
+    shares: Mapping[str, float]
+    seed: int
+
+    def check(self, kinds: Sequence[str]) -> None:
+        """RecipeError where one of the shares is of no lesson, or nothing can be drawn."""
+        for kind in self.shares:
+            if kind not in kinds:
+                raise RecipeError(f"shares: no lesson {kind!r}{nearest(kind, kinds)}")
+        at_least(0, **{f"shares.{kind}": share for kind, share in self.shares.items()})
+        if not sum(self.shares.values()):
+            raise RecipeError(f"shares: nothing is drawn; give some of {', '.join(kinds)} a share")
+        at_least(1, count=self.count)
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        if split not in SPLITS:
+            raise RecipeError(f"no split {split!r}{nearest(split, SPLITS)}")
+        return LessonTasks(split, self.count, self.seed)
+
+    def environment(self, task: Task) -> Environment:
+        raise RecipeError(
+            f"{task.id}: lessons can be imitated and no more; to act, use = 'grid_text'"
+        )
+
+
 @dataclass(frozen=True)
-class GridLessons:
+class GridLessons(LessonSource):
     """``count`` chats per split, each made when it is asked for. ``shares`` are of ``KINDS`` (one that is not named
     is not drawn); ``sokoban`` is the share of that game; ``sizes`` are drawn uniformly from each game's table."""
 
@@ -81,13 +109,7 @@ class GridLessons:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for kind in self.shares:
-            if kind not in KINDS:
-                raise RecipeError(f"shares: no lesson {kind!r}{nearest(kind, KINDS)}")
-        at_least(0, **{f"shares.{kind}": share for kind, share in self.shares.items()})
-        if not sum(self.shares.values()):
-            raise RecipeError(f"shares: nothing is drawn; give some of {', '.join(KINDS)} a share")
-        at_least(1, count=self.count)
+        self.check(KINDS)
         for name in ("sokoban", "mistakes"):
             if not 0 <= getattr(self, name) <= 1:
                 raise RecipeError(f"{name} = {getattr(self, name)}: expected a share, 0 to 1")
@@ -95,16 +117,6 @@ class GridLessons:
             sizes = getattr(self, name)
             if not sizes or min(sizes) < least or max(sizes) > LARGEST:
                 raise RecipeError(f"{name} = {list(sizes)}: expected sizes of {least} to {LARGEST}")
-
-    def tasks(self, split: str) -> Sequence[Task]:
-        if split not in SPLITS:
-            raise RecipeError(f"no split {split!r}{nearest(split, SPLITS)}")
-        return LessonTasks(split, self.count, self.seed)
-
-    def environment(self, task: Task) -> Environment:
-        raise RecipeError(
-            f"{task.id}: lessons can be imitated and no more; to act, use = 'grid_text'"
-        )
 
     def demonstration(self, task: Task) -> list[Message]:
         return Lesson(self, np.random.default_rng(task.seed)).chat()

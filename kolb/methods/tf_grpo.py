@@ -27,7 +27,7 @@ Omitted: the judge of the web tasks (an environment scores).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, ClassVar, Literal
@@ -395,7 +395,8 @@ class TfGrpo:
         """Nothing but edits: what the collected answers say, checked. No examples, and no state."""
         edits, faults = self.rules.edits(groups)
         gains = gains_of(groups)
-        if is_worse(gains):
+        is_untried = bool(self.held_out and edits and not gains)
+        if is_untried or is_worse(gains):
             edits = ()
         metrics = group_metrics([g for g in groups if g.kind == "attempt"])
         metrics["groups/compared"] = sum(g.kind == "comparison" and g.usable for g in groups)
@@ -404,7 +405,27 @@ class TfGrpo:
         metrics |= {f"lessons/{name}": faults[name] for name in LEFT_OUT}
         if gains:
             metrics |= {"held_out/gain": fmean(gains), "held_out/refused": float(is_worse(gains))}
+        if is_untried:
+            metrics["held_out/refused"] = 1.0
         return Update((), edits, tuple(groups), state, metrics)
+
+    def remark(self, metrics: Mapping[str, float]) -> str:
+        """What kept a step from teaching anything, in words; empty where nothing is wrong."""
+        if metrics["lessons/edits"]:
+            return ""
+        if not metrics["groups/compared"]:
+            return "no group was compared: there were none whose attempts differ in reward (groups/dead), or all of them broke"
+        left_out = [
+            f"{name} {metrics[f'lessons/{name}']:g}"
+            for name in LEFT_OUT
+            if metrics[f"lessons/{name}"]
+        ]
+        if not left_out:
+            return ""
+        return (
+            f"{metrics['groups/compared']:g} comparisons changed nothing in the library. Left out: {', '.join(left_out)} "
+            "(docs/guide/metrics.md says what each is; kolb view shows the answers)"
+        )
 
     @property
     def rules(self) -> Rules:

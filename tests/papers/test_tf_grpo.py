@@ -627,6 +627,17 @@ def test_the_library_that_is_tried_is_the_one_that_is_kept() -> None:
     assert all("[G0]. Look first." in text and "Wellington" not in text for text in tried)
 
 
+def test_a_library_that_could_not_be_tried_is_refused() -> None:
+    method = replace(METHOD, held_out=1)
+    one = played(method, {"t": [1, 0], "u": [1, 0]})
+    assert one.texts == ["Lesson of t."]
+    untried = [g for g in one.update.groups if g.kind not in ("before", "after")]
+    found = method.credit(untried, None)
+    assert found.edits == ()
+    assert found.metrics["held_out/refused"] == 1
+    assert "held_out/gain" not in found.metrics
+
+
 def test_within_one_standard_error_a_loss_is_noise() -> None:
     assert is_worse([-0.5])
     assert is_worse([-0.5, -0.5])
@@ -703,3 +714,18 @@ def test_the_metrics_of_a_step_that_taught() -> None:
     assert (metrics["reward/mean"], metrics["groups/total"], metrics["groups/dead"]) == (0.75, 2, 1)
     assert (metrics["groups/compared"], metrics["lessons/proposed"]) == (1, 1)
     assert one.update.examples == ()
+
+
+# --------------------------------------------------------------------------------------- in words
+
+
+def test_a_step_that_teaches_nothing_says_why() -> None:
+    mixed, same = {"t": [1, 0]}, {"t": [1, 1]}
+    assert METHOD.remark(played(METHOD, mixed).metrics) == ""
+    assert "no group was compared" in METHOD.remark(played(METHOD, same).metrics)
+    silent = played(METHOD, mixed, {"lessons": "Both were fine."})
+    assert "1 comparisons changed nothing in the library. Left out: no_lesson 1" in METHOD.remark(
+        silent.metrics
+    )
+    known = played(METHOD, mixed, {"proposals": as_json({"operation": "NONE"})})
+    assert METHOD.remark(known.metrics) == "", "it is known already"

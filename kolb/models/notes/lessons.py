@@ -24,13 +24,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from kolb.envs import grid_cells
-from kolb.envs.base import SPLITS
 from kolb.envs.grid_beliefs import random_belief, reply_on_belief
 from kolb.envs.grid_cells import LETTERS
 from kolb.envs.grid_games import Cell, Game
-from kolb.envs.grid_lessons import LARGEST, GridLessons, Lesson, LessonTasks
+from kolb.envs.grid_lessons import LARGEST, GridLessons, Lesson, LessonSource
 from kolb.envs.grid_text import GridWorld
-from kolb.errors import RecipeError, at_least, nearest
+from kolb.errors import RecipeError
 from kolb.methods.tf_grpo import TfGrpo
 from kolb.methods.tf_grpo_prompts import Attempt
 from kolb.models.notes.attempts import (
@@ -52,7 +51,7 @@ from kolb.models.notes.editing import (
     proposed,
 )
 from kolb.models.notes.prompts import TIPS, TOLD, UNTOLD
-from kolb.types import Completion, Environment, Message, Task, Trajectory, Turn
+from kolb.types import Completion, Message, Task, Trajectory, Turn
 
 SHARES: Mapping[str, float] = {
     "act": 0.18,
@@ -74,7 +73,7 @@ MOST_COMPARISONS = 5
 
 
 @dataclass(frozen=True)
-class NoteLessons:
+class NoteLessons(LessonSource):
     """``count`` chats per split, each made when it is asked for. ``shares`` are of ``KINDS`` (one that is not named is
     not drawn); ``sizes`` of boards are drawn uniformly; ``untold`` is the share of summaries and comparisons without
     results."""
@@ -86,27 +85,11 @@ class NoteLessons:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for kind in self.shares:
-            if kind not in KINDS:
-                raise RecipeError(f"shares: no lesson {kind!r}{nearest(kind, KINDS)}")
-        at_least(0, **{f"shares.{kind}": share for kind, share in self.shares.items()})
-        if not sum(self.shares.values()):
-            raise RecipeError(f"shares: nothing is drawn; give some of {', '.join(KINDS)} a share")
-        at_least(1, count=self.count)
+        self.check(KINDS)
         if not self.sizes or min(self.sizes) < 2 or max(self.sizes) > LARGEST:
             raise RecipeError(f"sizes = {list(self.sizes)}: expected sizes of 2 to {LARGEST}")
         if not 0 <= self.untold <= 1:
             raise RecipeError(f"untold = {self.untold}: expected a share, 0 to 1")
-
-    def tasks(self, split: str) -> Sequence[Task]:
-        if split not in SPLITS:
-            raise RecipeError(f"no split {split!r}{nearest(split, SPLITS)}")
-        return LessonTasks(split, self.count, self.seed)
-
-    def environment(self, task: Task) -> Environment:
-        raise RecipeError(
-            f"{task.id}: lessons can be imitated and no more; to act, use = 'grid_text'"
-        )
 
     def demonstration(self, task: Task) -> list[Message]:
         return NoteLesson(self, np.random.default_rng(task.seed)).chat()
