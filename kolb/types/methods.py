@@ -116,7 +116,8 @@ class Method(Protocol):
     an environment that can demonstrate. ``evaluate_episode(task, index, world)``: what an evaluation is.
     ``is_dead(group)``: that there is nothing to compare in a usable group, which else means that all outcomes
     are equal; a stage with ``refill`` asks it. ``calls(tasks, step)``: a mapping of roles to the Calls that step
-    number ``step`` of a stage (from 1) makes with so many tasks, for estimates.
+    number ``step`` of a stage (from 1) makes with so many tasks, for estimates. ``remark(metrics)``: from a step's
+    metrics, in words, why it taught nothing; empty where all is well.
     """
 
     @property
