@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import signal
 import sys
 from collections.abc import Sequence
@@ -44,6 +45,7 @@ def follow(
     if not quiet:
         print(f"run: {directory}", flush=True)
     steps = sum(stage.steps for stage in recipe.stages)
+    logging.getLogger("asyncio").addFilter(is_no_interrupt)
     try:
         with Progress(steps, quiet) as progress:
             result = run(recipe, directory, resume=resume, after=after, observer=progress)
@@ -53,6 +55,11 @@ def follow(
         print(f"\nstopped. {how_to_go_on(directory)}", file=sys.stderr)
         raise typer.Exit(130) from None
     print_report(result, quiet=quiet)
+
+
+def is_no_interrupt(record: logging.LogRecord) -> bool:
+    """False for what asyncio says of a task that a second Ctrl-C ended: whoever pressed it knows."""
+    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
 
 
 def how_to_go_on(directory: Path) -> str:

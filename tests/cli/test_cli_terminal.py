@@ -1,5 +1,6 @@
 """``kolb play`` and ``kolb run`` as processes: what Ctrl-C does on a terminal, and a reader that goes away."""
 
+import logging
 import os
 import pty
 import select
@@ -10,6 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from kolb.cli.running import is_no_interrupt
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals are POSIX")
 KOLB = [sys.executable, "-m", "kolb"]
@@ -66,6 +69,16 @@ def test_two_quick_ctrl_c_end_a_run_without_a_traceback(here: Path) -> None:
     assert code == 130
     assert "kolb run --resume runs/lake-0001" in shown
     assert "Traceback" not in shown
+
+
+def test_asyncio_says_nothing_of_a_task_that_ctrl_c_ended_and_all_else() -> None:
+    def record(error: BaseException | None) -> logging.LogRecord:
+        info = None if error is None else (type(error), error, None)
+        return logging.LogRecord("asyncio", logging.ERROR, "", 0, "never retrieved", None, info)
+
+    assert not is_no_interrupt(record(KeyboardInterrupt()))
+    assert is_no_interrupt(record(ValueError()))
+    assert is_no_interrupt(record(None))
 
 
 def test_play_ends_quietly_when_its_reader_goes_away(here: Path) -> None:
