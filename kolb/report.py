@@ -118,12 +118,13 @@ def interval(line: Line, area: str) -> str:
 def curves(lines: Sequence[Line]) -> dict[str, list[tuple[float, float | None]]]:
     """What CURVES names, by step; an evaluation before a stage stands at the step before.
 
-    Steps in which nothing was sampled are left out of training: an expert's success is not the agent's.
+    Steps that learnt from what nobody sampled are left out of training: an expert's success is not the agent's.
+    A step without tokens and without a loss is the agent's own, of a model that gives no tokens.
     """
     series: dict[str, list[tuple[float, float | None]]] = {}
     for metric, title in CURVES.items():
         is_evaluation = metric.startswith("eval/")
-        mine = [line for line in lines if is_evaluation or line.get("tokens/sampled")]
+        mine = [line for line in lines if is_evaluation or _is_sampled(line)]
         points = [(line["step"], line[metric]) for line in mine if metric in line]
         if is_evaluation:
             start = "eval_start/" + metric.removeprefix("eval/")
@@ -131,6 +132,10 @@ def curves(lines: Sequence[Line]) -> dict[str, list[tuple[float, float | None]]]
         if len(points) > 1:
             series[title] = sorted(points)
     return series
+
+
+def _is_sampled(line: Line) -> bool:
+    return bool(line.get("tokens/sampled")) or not any(key.startswith("loss/") for key in line)
 
 
 def print_curve(run: RunDirectory, lines: Sequence[Line], out: Console) -> None:

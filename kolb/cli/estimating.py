@@ -88,9 +88,12 @@ def remarks(
         value = getattr(engine, limit, 0)
         if not value or (wanted["most"] or 0) <= value:
             continue
-        chance = "will probably" if (wanted["likely"] or 0) > value else "may"
+        is_likely = (wanted["likely"] or 0) > value
+        chance, of = (
+            ("will probably", "the estimate") if is_likely else ("may", "the most it may come to")
+        )
         yield (
-            f"  {limit} = {value:g} is less than that, so the run {chance} end before its last step. What it has "
+            f"  {limit} = {value:g} is less than {of}, so the run {chance} end before its last step. What it has "
             "learnt until then is saved, and it goes on with a higher limit."
         )
 

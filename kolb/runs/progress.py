@@ -114,7 +114,7 @@ class Progress:
         earned = [f"reward {reward:.3f}"] if reward is not None else []
         earned += [f"success {success:.0%}"] if success is not None else []
         facts = [
-            *(losses[:1] if tokens == 0 else earned),
+            *(losses[:1] if tokens == 0 and losses else earned),
             f"eval {self._evaluated:.3f}" if self._evaluated is not None else "",
             f"broken {self._broken:.0f}" if self._broken else "",
             self._spent.words,

@@ -57,3 +57,9 @@ def test_both_curves_show_the_mean_outcome() -> None:
         "outcome in training": [(1, 0.3), (2, 0.4)],
         "outcome in evaluation": [(1, 0.2), (2, 0.3)],
     }
+
+
+def test_training_shows_a_model_without_tokens_and_no_expert() -> None:
+    untold = [{"step": step, "reward/mean": 0.5, "tokens/sampled": 0} for step in (1, 2)]
+    assert curves(untold) == {"outcome in training": [(1, 0.5), (2, 0.5)]}
+    assert curves([{**line, "loss/cross_entropy": 1.0} for line in untold]) == {}
