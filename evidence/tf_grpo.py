@@ -193,7 +193,11 @@ EVIDENCE = Evidence(
 The method, its ablations, and attempts without any library, by frozen models that play every role: at equal numbers of
 attempts at tasks. The models have up to a third of a million parameters and were taught to act on notes, to compare and to keep notes in
 worlds other than these. So this shows the mechanism, and what each part of it tells the model; not how large the
-effect is in models of billions.""",
+effect is in models of billions.
+
+The arms: `full`, the method; `none`, the same attempts without a library; `tips`, lessons that the model writes without any
+attempt; `g1`, single attempts, as many in all; `no_gt`, groups without answers, rewards and feedback; `no_gate`, all groups
+compared, also those whose attempts earn the same; `vote`, agreement with the group's majority in place of rewards.""",
     source="arXiv:2510.08191, DeepSeek-V3.1-Terminus with tools, in percent: mean of 32 attempts (mathematics), first attempt on 51 "
     "questions (web); `none` is the same agent without a library. By notes on the paper that agree with each other",
     paper={
