@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from random import Random
 
-from kolb.envs.base import SPLITS, Replayable, hashed_split
-from kolb.errors import RecipeError, at_least, nearest
+from evidence.drawn import DrawnTasks
+from kolb.envs.base import Replayable, hashed_split
+from kolb.errors import RecipeError
 from kolb.types import Environment, Message, StepResult, Task, derive_seed
 
 SYMBOLS = tuple("0123456789")
@@ -79,7 +80,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Spark:
+class Spark(DrawnTasks):
     """``recheck_share`` of the prompts are R, but in ``test`` all are Q. Problems (start and operators) are divided
     among the splits, so none of ``test`` is ever trained on, not in the corpus either. Scores beside the reward:
     ``wait``, ``filler`` and ``junk`` at the fork of Q, ``recheck`` (the success of R).
@@ -97,16 +98,7 @@ class Spark:
         for name in ("accuracy", "recheck_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise RecipeError(f"{name} = {getattr(self, name)}: expected a share, 0 to 1")
-        at_least(1, train=self.train_tasks, dev=self.dev_tasks, test=self.test_tasks)
-
-    def tasks(self, split: str) -> Sequence[Task]:
-        if split not in SPLITS:
-            raise RecipeError(f"no split {split!r}{nearest(split, SPLITS)}")
-        count = getattr(self, f"{split}_tasks")
-        return [
-            Task(f"{split}-{i}", seed=derive_seed(self.seed, split, i), tags={"split": split})
-            for i in range(count)
-        ]
+        self.check_counts()
 
     def environment(self, task: Task) -> Environment:
         return Replayable(lambda: SparkWorld(Prompt.of(task, self.recheck_share)))

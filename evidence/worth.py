@@ -21,10 +21,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 
+from evidence.drawn import DrawnTasks
 from kolb.envs.base import SPLITS, Replayable
 from kolb.envs.grid_cells import LETTERS
 from kolb.envs.grid_lessons import is_held_out
-from kolb.errors import RecipeError, at_least, nearest
+from kolb.errors import RecipeError, at_least
 from kolb.models.notes.attempts import GAME, ROLES
 from kolb.models.notes.prompts import NOTES as KNOWN
 from kolb.models.notes.prompts import TOLD
@@ -88,7 +89,7 @@ def draw_offer(rng: Random, good: Mapping[str, str], *, size: int, richest: int)
 
 
 @dataclass(frozen=True)
-class Worth:
+class Worth(DrawnTasks):
     """Sets of letters are divided among the splits, so none of ``test`` is ever offered where notes are taken."""
 
     offered: int = 3
@@ -99,19 +100,10 @@ class Worth:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        at_least(1, train=self.train_tasks, dev=self.dev_tasks, test=self.test_tasks)
+        self.check_counts()
         at_least(0, richest=self.richest)
         if not 2 <= self.offered <= len(LETTERS):
             raise RecipeError(f"offered = {self.offered}: expected 2 to {len(LETTERS)} letters")
-
-    def tasks(self, split: str) -> Sequence[Task]:
-        if split not in SPLITS:
-            raise RecipeError(f"no split {split!r}{nearest(split, SPLITS)}")
-        count = getattr(self, f"{split}_tasks")
-        return [
-            Task(f"{split}-{i}", seed=derive_seed(self.seed, split, i), tags={"split": split})
-            for i in range(count)
-        ]
 
     def offer(self, task: Task) -> Offer:
         """Drawn from the task's seed."""

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from evidence.drawn import DrawnTasks
 from evidence.worth import NOTES, PLACES, Offer, draw_offer, good_letters
 from evidence.worth_notes import answers, draw
 from kolb.credit.votes import majority
-from kolb.envs.base import SPLITS, Replayable
+from kolb.envs.base import Replayable
 from kolb.envs.grid_cells import LETTERS
-from kolb.errors import RecipeError, at_least, nearest
 from kolb.memory.library import ExperienceLibrary
 from kolb.methods.tf_grpo import Compared, TfGrpo
 from kolb.methods.tf_grpo_prompts import Attempt
@@ -159,7 +159,7 @@ class Exercise:
 
 
 @dataclass(frozen=True)
-class WorthCorpus:
+class WorthCorpus(DrawnTasks):
     """Chats in worlds of the splits ``train`` and ``dev``. An answer earns 1 where the ideal player might give it, and is
     scored under the name of its kind, too."""
 
@@ -171,15 +171,7 @@ class WorthCorpus:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        at_least(1, train=self.train_tasks, dev=self.dev_tasks, test=self.test_tasks)
-
-    def tasks(self, split: str) -> Sequence[Task]:
-        if split not in SPLITS:
-            raise RecipeError(f"no split {split!r}{nearest(split, SPLITS)}")
-        return [
-            Task(f"{split}-{i}", seed=derive_seed(self.seed, split, i), tags={"split": split})
-            for i in range(getattr(self, f"{split}_tasks"))
-        ]
+        self.check_counts()
 
     def exercise(self, task: Task) -> Exercise:
         rng = Random(task.seed)

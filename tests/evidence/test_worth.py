@@ -16,6 +16,7 @@ import pytest
 from evidence.worth import NOTES, PLACES, Offer, Worth, good_letters, offer_split
 from evidence.worth_base import build, write_start
 from evidence.worth_corpus import KINDS, WorthCorpus, answers_to
+from evidence.worth_ideal import player
 from evidence.worth_notes import answers, choices, draw, lessons, notes_in, posterior
 from kolb import recipe
 from kolb.engines.scripted import Scripted
@@ -209,17 +210,10 @@ METHOD = "stages.notes.method"
 FAST = ("environments.worth.test_tasks=60", f"{METHOD}.note_tokens=4000", f"seed={WORLD}")
 
 
-def player(guesses: bool) -> Scripted:
-    def answer(messages: list[Message], seed: int) -> str:
-        return draw(Random(seed), answers_to(messages, guesses=guesses))
-
-    return Scripted(answer, gives_tokens=False)
-
-
 def learnt(folder: Path, *sets: str, guesses: bool = False) -> tuple[float, float, list[str]]:
     """Success before and after, and the library, of the ideal player."""
     only = (*FAST, f"environments.worth.seed={WORLD}", "stages.notes.evaluation.every=0", *sets)
-    result = run(recipe.load(RECIPE, only), folder, engine=player(guesses))
+    result = run(recipe.load(RECIPE, only), folder, engine=player(guesses=guesses))
     [first, *_, last] = RunDirectory.open(folder).metrics()
     before, after = first["eval_start/score/success"], last["eval/score/success"]
     return before, after, [e.text for e in result.library.experiences]
