@@ -1,6 +1,5 @@
-"""A small recipe whose agent moves at random, and the ``kolb`` command in this process."""
+"""A small recipe whose agent moves at random."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,8 +43,6 @@ def answer(messages, seed):
     return ("Up", "Down", "Left", "Right")[seed % 4]
 """
 
-Command = Callable[..., int]
-
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -54,17 +51,3 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "answers.py").write_text(ANSWERS)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def kolb(monkeypatch: pytest.MonkeyPatch) -> Command:
-    """``kolb("eval", run)`` runs the command as the shell would, and gives its exit code."""
-    from kolb.cli import main
-
-    def run(*words: object) -> int:
-        monkeypatch.setattr("sys.argv", ["kolb", *map(str, words)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        return int(caught.value.code or 0)
-
-    return run

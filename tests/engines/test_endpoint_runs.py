@@ -95,19 +95,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: FaultServer) -
     return tmp_path
 
 
-@pytest.fixture
-def kolb(monkeypatch: pytest.MonkeyPatch) -> Command:
-    from kolb.cli import main
-
-    def run(*words: object) -> int:
-        monkeypatch.setattr("sys.argv", ["kolb", *map(str, words)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        return int(caught.value.code or 0)
-
-    return run
-
-
 def contents(folder: Path) -> Iterator[tuple[Path, bytes]]:
     for path in folder.rglob("*"):
         if path.is_file():
