@@ -255,19 +255,20 @@ class Running:
         numbers = report.report.means()
         for term in stage.all_terms:
             said = term.remark(numbers) if hasattr(term, "remark") else ""
-            key = (stage.name, report.policy, term.name)
-            self._remarks[key] = self._remarks.get(key, 0) + 1 if said else 0
-            if self._remarks[key] == REMARKS_IN_A_ROW:
+            if self._in_a_row((stage.name, report.policy, term.name), said) == REMARKS_IN_A_ROW:
                 self.listeners.note(f"step {self.at.step + 1}, {REMARKS_IN_A_ROW} in a row: {said}")
 
     def note_remark(self, update: Update, stage: Stage) -> None:
         """What a method has to say about its own numbers, at the first of the steps in a row in which it does."""
         method: Any = stage.method
         said = method.remark(update.metrics) if hasattr(method, "remark") else ""
-        key = (stage.name, "", method.name)
-        self._remarks[key] = self._remarks.get(key, 0) + 1 if said else 0
-        if self._remarks[key] == 1:
+        if self._in_a_row((stage.name, "", method.name), said) == 1:
             self.listeners.note(f"step {self.at.step + 1}: {said}")
+
+    def _in_a_row(self, who: tuple[str, str, str], said: str) -> int:
+        """In how many steps up to this one ``who`` had something to say."""
+        self._remarks[who] = self._remarks.get(who, 0) + 1 if said else 0
+        return self._remarks[who]
 
     def _note_idle(self, groups: Sequence[Group], *, was_idle: bool) -> None:
         self.at.idle_steps = self.at.idle_steps + 1 if was_idle else 0

@@ -383,8 +383,10 @@ class TfGrpo:
     ) -> list[Group]:
         """The held-out tasks under the old library and under the new one, as ``credit`` will make it: their own
         answers are kept out of it, too."""
+        if not tasks:
+            return []
         edits, _ = self.rules.edits([*groups, *(Group(task, (), kind="before") for task in tasks)])
-        if not tasks or not edits:
+        if not edits:
             return []
         before = await self.played(tasks, world, "before")
         return before + await self.played(tasks, world, "after", world.library.apply(edits))
@@ -396,7 +398,8 @@ class TfGrpo:
         edits, faults = self.rules.edits(groups)
         gains = gains_of(groups)
         is_untried = bool(self.held_out and edits and not gains)
-        if is_untried or is_worse(gains):
+        is_refused = is_untried or is_worse(gains)
+        if is_refused:
             edits = ()
         metrics = group_metrics([g for g in groups if g.kind == "attempt"])
         metrics["groups/compared"] = sum(g.kind == "comparison" and g.usable for g in groups)
@@ -404,9 +407,9 @@ class TfGrpo:
         metrics["lessons/edits"] = len(edits)
         metrics |= {f"lessons/{name}": faults[name] for name in LEFT_OUT}
         if gains:
-            metrics |= {"held_out/gain": fmean(gains), "held_out/refused": float(is_worse(gains))}
-        if is_untried:
-            metrics["held_out/refused"] = 1.0
+            metrics["held_out/gain"] = fmean(gains)
+        if gains or is_untried:
+            metrics["held_out/refused"] = float(is_refused)
         return Update((), edits, tuple(groups), state, metrics)
 
     def remark(self, metrics: Mapping[str, float]) -> str:
@@ -415,11 +418,8 @@ class TfGrpo:
             return ""
         if not metrics["groups/compared"]:
             return "no group was compared: there were none whose attempts differ in reward (groups/dead), or all of them broke"
-        left_out = [
-            f"{name} {metrics[f'lessons/{name}']:g}"
-            for name in LEFT_OUT
-            if metrics[f"lessons/{name}"]
-        ]
+        counts = {name: metrics[f"lessons/{name}"] for name in LEFT_OUT}
+        left_out = [f"{name} {count:g}" for name, count in counts.items() if count]
         if not left_out:
             return ""
         return (
